@@ -23,12 +23,12 @@ from tilescope.declare.experiment import Experiment, Settings
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.space import Space, space_from_json
 from tilescope.measure.fair_queue import Call
-from tilescope.results import Device, Failure, Strategy, Sweep, SweepPrediction, SweepRow
+from tilescope.results import Device, Failure, Sweep, SweepPrediction, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import TRY_ALL, ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
+from tilescope.results.sweep import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
 from tilescope.search.search import Task
 from tilescope.search.sweep_run import SweepRun
-from tilescope.search.tune import SWEEPS_PER_GPU, tune
+from tilescope.search.tune import PAGE_BUDGET, SWEEPS_PER_GPU, tune
 
 # Each line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"
@@ -176,7 +176,7 @@ class ReplayedBuilder:
             result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))
             return result
         ms = self._recorded.rows[experiment].predicted_ms
-        predicted = SweepPrediction(ms, "", ()) if ms else None
+        predicted = SweepPrediction(ms, "") if ms else None
         result.set_result(ConfigBuild(0, 0, 0, 0.0, predicted))
         return result
 
@@ -206,7 +206,7 @@ class Replayed:
 
 
 def replay(recorded: Recorded) -> Replayed:
-    """Search a space by each strategy."""
+    """Search a space with each budget."""
     times = {
         experiment: row.relative
         for experiment, row in recorded.rows.items()
@@ -214,8 +214,8 @@ def replay(recorded: Recorded) -> Replayed:
     }
     best, dice = min(times.values()), random.Random(0)
 
-    def searches(strategy: Strategy) -> list[Sweep]:
-        return [sweep(recorded, strategy, seed) for seed in range(SEEDS)]
+    def searches(budget: int | None) -> list[Sweep]:
+        return [sweep(recorded, budget, seed) for seed in range(SEEDS)]
 
     def slower(sweeps: list[Sweep]) -> float:
         return (
@@ -224,7 +224,7 @@ def replay(recorded: Recorded) -> Replayed:
             - 1
         )
 
-    first, guided = searches(Strategy(budget=FIRST)), searches(Strategy())
+    first, guided = searches(FIRST), searches(PAGE_BUDGET)
     chosen = [min(dice.sample(list(times.values()), FIRST)) / best - 1 for _ in range(ORDERS)]
     low, median, high = np.percentile(chosen, (25, 50, 75))
     return Replayed(
@@ -234,14 +234,14 @@ def replay(recorded: Recorded) -> Replayed:
         random_first=(float(low), float(median), float(high)),
         guided=slower(guided),
         tried=max(len(timed_rows(one)) for one in guided),
-        grid=slower(searches(TRY_ALL)),
+        grid=slower(searches(None)),
     )
 
 
-def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
+def sweep(recorded: Recorded, budget: int | None, seed: int) -> Sweep:
     """Run a sweep to its end."""
     device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
-    sweeping = SweepRun(Task(recorded.space, strategy), device, builder, Store(None))
+    sweeping = SweepRun(Task(recorded.space, budget), device, builder, Store(None))
     return sweeping.start().result(60)
 
 

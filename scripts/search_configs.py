@@ -23,7 +23,6 @@ from tilescope.declare.gpus import this_gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space as SweptSpace
 from tilescope.results import Sweep, codec
-from tilescope.results.sweep import TRY_ALL
 from visualize.predict.offer import Recommended
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
@@ -178,7 +177,7 @@ def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Re
         (name, tuple(dict.fromkeys(values)))
         for name, values in zip(vars(tried[0].config), zip(*listed, strict=True), strict=True)
     )
-    task = Task(SweptSpace(tried[0], varied, listed), TRY_ALL)
+    task = Task(SweptSpace(tried[0], varied, listed))
     sweep = make_sweep(session, task).start().result()
     print(
         f"{case[0]} {case[1]}: {len(tried)} configs, {sweep.count('timed')} timed, {sweep.seconds:.0f} s",

@@ -13,7 +13,6 @@ from tilescope.declare.gpus import GPUS
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Sweep
 from tilescope.results.store import ResultFilter, Store
-from tilescope.results.sweep import TRY_ALL
 
 RUN = MEASUREMENTS["run"]
 ONE = experiment_of(M=128)
@@ -26,7 +25,7 @@ def put(store, measured, gpu="H200", ended=START, kind=RUN):
 
 def put_sweep(store, name, space, rows, ended="complete", began=START):
     """Write a sweep as its run does: first its beginning, then its rows, then its end."""
-    sweep = Sweep(space, TRY_ALL, "cuda", H200, (), None, ended, 1.0)
+    sweep = Sweep(space, H200, (), None, ended, 1.0)
     assert store.begin_sweep(name, GPUS["H200"], began, sweep)
     assert store.add_to_sweep(name, rows, len(rows), 0.25)
     if ended != "running":

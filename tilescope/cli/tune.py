@@ -313,7 +313,7 @@ def describe(target: str, gpu: Gpu, session: Session) -> CaseDescription:
     script = target.rpartition(":")[0]
     if not Path(script).is_file():
         raise ConfigError("no_script", f"There is no script {script}.")
-    described = session.compilers.submit(Call("compile", describe_case, (target, {}, gpu)))
+    described = session.compilers.submit(Call("compile", describe_case, (target, gpu)))
     result = described.result()
     if isinstance(result, Failure):
         message = result.message

@@ -45,26 +45,16 @@ V = TypeVar("V")
 MAX_JOBS = 32
 MAX_JOBS_PER_ADDRESS = 16
 
-# Maximum cached results of all measurements together. The largest kind, a timeline, takes a few megabytes.
+# Maximum number of cached results of all measurements together, and of cached kernels and inspections. A timeline, and
+# a kernel whose tile spills, takes a few megabytes. Triton's own cache on disk keeps all kernels.
 MAX_RESULTS = 64
-
-# Maximum characters of all cached compiled kernels. A kernel has about 100,000, or millions if a tile spills. Each
-# counts as at least MIN_CHARACTERS, so at most 64 kernels are cached. Triton's own cache on disk keeps all of them.
-MAX_CHARACTERS = 4_000_000
-MIN_CHARACTERS = 62_500
 
 
 class BoundedCache(Generic[V]):
-    """A thread-safe LRU cache.
+    """A thread-safe LRU cache of at most `max_size` values."""
 
-    Args:
-        max_weight: maximum weight of all values together. The latest value stays regardless of its weight.
-        weigh: returns the weight of a value.
-    """
-
-    def __init__(self, max_weight: int, weigh: Callable[[V], int] = lambda _: 1) -> None:
-        self._max_weight = max_weight
-        self._weigh = weigh
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
         self._values: dict[Hashable, V] = {}  # the most recently used is last
         self._lock = threading.Lock()
 
@@ -78,10 +68,7 @@ class BoundedCache(Generic[V]):
         with self._lock:
             self._values.pop(key, None)
             self._values[key] = value
-            while (
-                len(self._values) > 1
-                and sum(map(self._weigh, self._values.values())) > self._max_weight
-            ):
+            if len(self._values) > self._max_size:
                 del self._values[next(iter(self._values))]
 
 
@@ -124,9 +111,7 @@ class Session:
         self.jobs: set[Job] = set()
         self._closing = ExitStack()
         self._measured: BoundedCache[Measured] = BoundedCache(MAX_RESULTS)
-        self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(
-            MAX_CHARACTERS, _count_characters
-        )
+        self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(MAX_RESULTS)
         self._inspected: BoundedCache[Inspection | Failure] = BoundedCache(MAX_RESULTS)
 
     @classmethod
@@ -401,11 +386,6 @@ class Session:
         if self.gpu is None:
             return measurement.is_interpreted and (interprets_any_gpu or not experiment.gpu)
         return gpu is self.gpu
-
-
-def _count_characters(compiled: Compiled | Failure) -> int:
-    texts = [] if isinstance(compiled, Failure) else [compiled.ttgir, compiled.ptx, compiled.sass]
-    return max(MIN_CHARACTERS, sum(map(len, texts)))
 
 
 def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:

@@ -25,7 +25,6 @@ from tilescope.results.sweep import (
     Final,
     Finalist,
     LibraryRatio,
-    Strategy,
     Sweep,
     SweepPrediction,
     SweepRow,

@@ -291,41 +291,34 @@ class Store(Database):
         there is no sweep or this version can't read it.
         """
         latest = self.latest_sweep(space, gpu)
-        experiments = space.experiments
         if latest is None:
             return None
         query = "SELECT place, row FROM sweep_row JOIN sweep ON sweep = number WHERE name = ?"
-        stored = {
-            place: {**json.loads(row), "experiment": experiments[place].to_json()}
-            for place, row in self.rows(query, [latest.name])
-        }
+        stored = {place: json.loads(row) for place, row in self.rows(query, [latest.name])}
+        untried = {"status": "not tried", "device": gpu.name}
+        rows = [
+            {"experiment": experiment.to_json(), **stored.get(place, untried)}
+            for place, experiment in enumerate(space.experiments)
+        ]
         try:
             sweep: Sweep = codec.from_json(
                 Sweep,
-                {**latest.details, "rows": []},
+                {**latest.details, "rows": rows},
                 f"stored sweep {latest.name}",
-                ignores_unknown=True,  # earlier versions had further strategies
+                ignores_unknown=True,  # earlier versions had further fields
             )
-            known = codec.from_json(dict[int, SweepRow], stored, f"stored sweep {latest.name}")
         except codec.UnreadableRecording as error:
             LOG.warning("A stored sweep can't be read: %s", error)
             return None
-        rows = tuple(
-            known.get(place) or SweepRow(experiment, "not tried", device=gpu.name)
-            for place, experiment in enumerate(experiments)
-        )
         can_resume = latest.triton == TRITON
         note = f"Swept on this machine, {latest.began:%Y-%m-%d %H:%M} UTC, with Triton {latest.triton}."
         if not can_resume:
             note += f" Triton {TRITON} is installed now, so the next sweep starts from scratch."
-        backend = "recorded" if sweep.backend == "cuda" else sweep.device.backend
-        device = replace(sweep.device, backend=backend)
+        backend = "recorded" if sweep.backend == "cuda" else sweep.backend
         return replace(
             sweep,
             space=space,
-            rows=rows,
-            backend=backend,
-            device=device,
+            device=replace(sweep.device, backend=backend),
             ended=latest.ended,
             note=f"{note} {sweep.note}".strip(),
             name=latest.name if can_resume else "",

@@ -23,33 +23,9 @@ Status = Literal["timed", "checked", "predicted", "wrong", "set aside", "failed"
 # A resumed sweep skips configs with these statuses. It retries failed configs.
 DONE = ("timed", "checked", "predicted", "wrong", "set aside")
 
-# A search ends after this many timed configs without an improvement. By the rule of three, at most one in ten
-# such configs would be an improvement (95 % confidence), and the model predicts that the remaining ones are slower.
-PATIENCE = 30
-
 # Expected times within this fraction tie: in six of the eight recorded sweeps, the model's favourite is up to 5 %
 # slower than the measured best.
 TIE = 0.05
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """The conditions that end a search before it has timed all configs. None: no limit.
-
-    Attributes:
-        budget: maximum number of configs to time.
-        patience: maximum number of timed configs without an improvement.
-    """
-
-    budget: int | None = None
-    patience: int | None = PATIENCE
-
-    @property
-    def tries_all(self) -> bool:
-        return self.budget is self.patience is None
-
-
-TRY_ALL = Strategy(patience=None)
 
 
 @dataclass(frozen=True)
@@ -58,12 +34,10 @@ class SweepPrediction:
 
     Attributes:
         resource: the busiest resource, or "latency" if none is busy for most of the time.
-        by_resource: (resource, ms) for each resource.
     """
 
     ms: float
     resource: str
-    by_resource: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +48,6 @@ class SweepRow:
         reason: a sentence that says why the config was not timed, or not completely; "" for a timed config.
         device: the name of the GPU that ran the config, or for which it was compiled. Times of different GPUs are never
             compared.
-        where: host and number of the device if several have this name, else "".
         estimate: orders configs before they are compiled, and is never shown as a time; None if the model has none.
         predicted: from the compiled code; None without a prediction.
         compile_s: compile time in seconds; None if not compiled.
@@ -92,7 +65,6 @@ class SweepRow:
     status: Status
     reason: str = ""
     device: str = ""
-    where: str = ""
     estimate: float | None = None
     predicted: SweepPrediction | None = None
     compile_s: float | None = None
@@ -172,19 +144,18 @@ class Sweep:
     """The result of a sweep, complete or cancelled. All its times come from one kind of device.
 
     Attributes:
-        backend: "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep.
         rows: the rows of all configs, in grid order.
         final: None if no final was timed.
-        ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
-            started, or none was left), "running", or "cut off" (a stored sweep whose end was never recorded).
+        ended: "complete" (every config was tried), "budget", "cancelled", "failed" (no device could be started, or none
+            was left), "running", "cut off" (a stored sweep whose end was never recorded), or "patience" (a stored sweep
+            of an earlier version).
         seconds: duration.
         note: caveats for the reader, in sentences.
         name: its name in the store, under which the next sweep continues it; "" if none can.
+        budget: the maximum number of configs to time; None for no limit.
     """
 
     space: SweptSpace
-    strategy: Strategy
-    backend: str
     device: Device
     rows: tuple[SweepRow, ...]
     final: Final | None
@@ -192,6 +163,12 @@ class Sweep:
     seconds: float
     note: str = ""
     name: str = ""
+    budget: int | None = None
+
+    @property
+    def backend(self) -> str:
+        """Return "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep."""
+        return self.device.backend
 
     @property
     def experiment(self) -> Experiment:
@@ -203,7 +180,7 @@ class Sweep:
         """Return the library calls that the best config was timed against; empty before the final."""
         return self.final.baselines if self.final else ()
 
-    @property
+    @cached_property
     def is_timed(self) -> bool:
         """Return whether configs are ranked by time; otherwise they are ranked by predicted time."""
         return any(row.status == "timed" for row in self.rows)
@@ -227,25 +204,26 @@ class Sweep:
         The best config comes first, then the other finalists by paired ratio, then other timed rows by relative time.
         """
         if not self.is_timed:
-            right = [row for row in self.rows if row.is_right and (row.predicted or row.estimate)]
-
-            def expect(row: SweepRow) -> tuple[float, float]:
-                ms = row.predicted.ms if row.predicted else math.inf
-                return ms, row.estimate or math.inf
-
-            return tuple(sorted(right, key=expect))
-        finalists = [finalist.experiment for finalist in self.final.finalists] if self.final else []
-        place = {experiment: number for number, experiment in enumerate(finalists)}
-        best = self.final.best if self.final else None
-
-        def order(row: SweepRow) -> tuple[bool, int, float]:
-            return (
-                row.experiment != best,
-                place.get(row.experiment, len(place)),
-                row.relative or math.inf,
+            right = (row for row in self.rows if row.is_right and row.expected)
+            return tuple(
+                sorted(right, key=lambda row: (not row.predicted, row.expected or math.inf))
             )
+        first = []
+        if self.final:
+            first = [self.final.best, *(each.experiment for each in self.final.finalists)]
+
+        def order(row: SweepRow) -> tuple[int, float]:
+            is_final = row.experiment in first
+            place = first.index(row.experiment) if is_final else len(first)
+            return place, row.relative or math.inf
 
         return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
+
+    def time_ms(self, row: SweepRow) -> float:
+        """Return the time that ranks a row: measured or, if no row was timed, predicted. NaN if not ranked."""
+        if self.is_timed:
+            return row.median_ms if row.status == "timed" and row.median_ms else math.nan
+        return row.predicted.ms if row.is_right and row.predicted else math.nan
 
     def slowdown(self, row: SweepRow) -> float:
         """Return a row's time divided by the best row's time; infinite if either is missing."""
@@ -253,14 +231,10 @@ class Sweep:
         if best is None or not row.is_right:
             return math.inf
         if not self.is_timed:
-            return (
-                row.predicted.ms / best.predicted.ms
-                if row.predicted and best.predicted
-                else math.inf
-            )
-        ratios = (
-            {each.experiment: each.ratio for each in self.final.finalists} if self.final else {}
-        )
+            slowdown = self.time_ms(row) / self.time_ms(best)
+            return math.inf if math.isnan(slowdown) else slowdown
+        finalists = self.final.finalists if self.final else ()
+        ratios = {each.experiment: each.ratio for each in finalists}
         if row.experiment in ratios:
             return ratios[row.experiment] / ratios[best.experiment]
         return row.relative / best.relative if row.relative and best.relative else math.inf
@@ -274,9 +248,7 @@ class Sweep:
         numbers = map(id, self.ranked)
         if self.is_timed:
             return {number: rank for rank, number in enumerate(numbers, 1)}
-        expected = [
-            row.predicted.ms if row.predicted else row.estimate or math.inf for row in self.ranked
-        ]
+        expected = [row.expected or math.inf for row in self.ranked]
         # Rows without a prediction follow those with one.
         rising = np.maximum.accumulate(expected)
         ranks = np.searchsorted(rising, rising / (1 + TIE)) + 1

@@ -65,11 +65,8 @@ class CaseDescription:
     parameters: tuple[str, ...]
 
 
-def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDescription:
+def describe_case(target: str, gpu: Gpu) -> CaseDescription:
     """Describe the case "/path/script.py:case". Runs in a compile worker.
-
-    Args:
-        problem: values of the case's parameters.
 
     Raises:
         ConfigError: the script has no such case, or the case does not return a launch.
@@ -81,7 +78,7 @@ def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDesc
             _without_gpu(Path(name), gpu, most_bytes),
         ):
             defaults = _read_defaults(_find_case(target))
-            kernel, *_ = _call_case(target, problem)
+            kernel, *_ = _call_case(target, {})
             configs = [config.all_kwargs() for config in getattr(kernel, "configs", ())]
             path = target.rpartition(":")[0]
             jitted = _innermost(kernel)
@@ -165,10 +162,7 @@ def _describe_build(
         written = _find_written(counts, dict(outputs))
         with suppress(UnsupportedOperation):
             time_us = predict_captured(capture, launch, counts, experiment.run.l2 == "warm")
-            by_resource = tuple((name, us / 1e3) for name, us in time_us.by_resource_us.items())
-            predicted = SweepPrediction(
-                time_us.total_us / 1e3 + copies_ms, time_us.bound_by, by_resource
-            )
+            predicted = SweepPrediction(time_us.total_us / 1e3 + copies_ms, time_us.bound_by)
     sizes = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
     return ConfigBuild(*sizes, seconds, predicted, written)
 

@@ -29,12 +29,10 @@ from tilescope.results import (
     Final,
     Finalist,
     LibraryRatio,
-    Strategy,
     Sweep,
     SweepRow,
 )
 from tilescope.results.sweep import (
-    TRY_ALL,
     TURNS,
     ConfigBuild,
     ConfigOutcome,
@@ -61,9 +59,6 @@ MAX_AHEAD = 24
 
 # The search may skip one in _SKIPPED of the compiles that a trial waits for.
 _SKIPPED = 10
-
-# A config improves on the fastest so far only if it is faster by this share; less is noise.
-_IMPROVEMENT = 0.005
 
 # The final can crash its worker; after this many attempts the search ends without finalists.
 _MAX_FINALS = 2
@@ -97,12 +92,13 @@ class Task:
     """The arguments of one sweep.
 
     Attributes:
+        budget: the maximum number of configs to time; None for no limit.
         earlier: the sweep of this space to continue, if it has a name.
         hints: findings for a similar problem.
     """
 
     space: Space
-    strategy: Strategy
+    budget: int | None = None
     earlier: Sweep | None = None
     hints: Hints = Hints()
 
@@ -120,14 +116,14 @@ class Search:
         rows: the current state of each config.
         phase: "explore", "race", "final" or "over".
         final: the ranking of the finalists, once known.
-        ended: why exploring ended: "complete", "budget" or "patience"; "" until then.
+        ended: why exploring ended: "complete" or "budget"; "" until then.
     """
 
     def __init__(
         self, task: Task, rows: Sequence[SweepRow], takes_times: bool, max_compiles: int
     ) -> None:
         self.experiments = task.space.experiments
-        self.strategy = task.strategy if takes_times else TRY_ALL
+        self._budget = task.budget if takes_times else None
         self.rows = list(rows)
         self.phase = "explore"
         self.ended = ""
@@ -137,7 +133,7 @@ class Search:
         self._load = task.space.load
         self._has_estimates = any(row.estimate for row in rows)
         self._explored_per_trial = self._ahead = MAX_PER_TRIAL if takes_times else 1
-        if not self.strategy.tries_all:
+        if self._budget is not None:
             ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles)
             self._ahead = max(GUIDED_PER_TRIAL, ahead) if self._has_estimates else len(rows)
             self._explored_per_trial = GUIDED_PER_TRIAL
@@ -148,20 +144,15 @@ class Search:
         self._racing: list[int] = []
         self._turns = TURNS
         self._finals = 0
-        self._open: ConfigTrial | None = None
         self._queue: list[ConfigTrial] = []  # the rest of a round of the race, and second attempts
-        self._reference: int | None = None
-        self._improved_at = 0
-        self._fastest = math.inf
-        # Rows that an earlier sweep timed restore its reference and its patience.
-        self._next_turn = 0
+        # Rows that an earlier sweep timed restore its reference.
         timed = {
             row.turn: number
             for number, row in enumerate(rows)
             if row.status == "timed" and row.turn is not None
         }
-        for turn, number in sorted(timed.items()):
-            self._note_timed(number, turn)
+        self._reference = timed[min(timed)] if timed else None
+        self._next_turn = max(timed, default=-1) + 1
 
     @property
     def upcoming(self) -> list[int]:
@@ -175,9 +166,8 @@ class Search:
 
     @property
     def remaining(self) -> int:
-        """Return an upper bound on the number of configs still to be tried."""
-        open_now = len(self._open.numbers) if self._open else 0
-        return min(len(self._pending), self._remaining_budget()) + open_now
+        """Return an upper bound on the number of configs that no trial has taken yet."""
+        return min(len(self._pending), self._remaining_budget())
 
     def add_build(self, number: int, build: ConfigBuild) -> None:
         """Record a compiled config."""
@@ -232,12 +222,10 @@ class Search:
         # Finalists are compared with one another, not with the reference.
         if trial and trial.phase != "final" and self._reference is not None:
             trial = replace(trial, reference=self.experiments[self._reference])
-        self._open = trial
         return trial
 
     def tell(self, trial: ConfigTrial, result: Outcomes | Failure) -> list[int]:
         """Record the outcome of a trial, and return the numbers of the rows that changed."""
-        self._open = None
         if isinstance(result, Failure):
             return self._handle_failure(trial, result)
         for number, outcome in zip(trial.numbers, result.each, strict=True):
@@ -265,15 +253,11 @@ class Search:
         return None
 
     def _remaining_budget(self) -> int:
-        """Return how many more configs may be explored: 0 once the search has run out of patience."""
-        budget, patience = self.strategy.budget, self.strategy.patience
-        waited = self._next_turn - self._improved_at
-        if patience is not None and waited >= patience:
-            return 0
-        if budget is None:
+        """Return how many more configs may be explored."""
+        if self._budget is None:
             return len(self._pending)
         retries = sum(len(trial.numbers) for trial in self._queue if trial.phase == "explore")
-        return max(0, budget - self._next_turn - retries)
+        return max(0, self._budget - self._next_turn - retries)
 
     def _next_exploration(self, skips_slow: bool) -> ConfigTrial | None:
         room = min(self._explored_per_trial, self._remaining_budget())
@@ -306,9 +290,7 @@ class Search:
         return sorted(window, key=score)
 
     def _end_exploring(self) -> None:
-        budget = self.strategy.budget
-        is_spent = budget is not None and self._next_turn >= budget
-        self.ended = "complete" if not self._pending else "budget" if is_spent else "patience"
+        self.ended = "budget" if self._pending else "complete"
         self._pending = []
         self._racing = [number for number, row in enumerate(self.rows) if row.status == "timed"]
         self.phase = "over"
@@ -373,17 +355,9 @@ class Search:
             turn=self._next_turn if row.turn is None else row.turn,
         )
         if row.turn is None:
-            self._note_timed(number, self._next_turn)
-
-    def _note_timed(self, number: int, turn: int) -> None:
-        """Record a config's first timing. If it beats all earlier configs, reset the patience."""
+            self._next_turn += 1
         if self._reference is None:
             self._reference = number
-        self._next_turn = turn + 1
-        relative = self.rows[number].relative or math.inf
-        if relative < (1 - _IMPROVEMENT) * self._fastest:
-            self._improved_at = self._next_turn
-        self._fastest = min(self._fastest, relative)
 
 
 def log_errors(rows: Sequence[SweepRow]) -> list[tuple[int, float]]:
@@ -414,7 +388,7 @@ def encode_knobs(experiments: Sequence[Experiment]) -> ndarray:
     table = np.array(
         [[config[name] == value for name, value in values] for config in configs], dtype=float
     )
-    return table[:, ~(table == table[0]).all(axis=0)] if len(table) else table
+    return table[:, ~(table == table[0]).all(axis=0)]
 
 
 def correct_estimates(knobs: ndarray, log_errors: Sequence[tuple[int, float]]) -> ndarray:

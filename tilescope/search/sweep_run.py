@@ -107,7 +107,7 @@ class SweepRun:
         closes_builder: bool = False,
     ) -> None:
         self.space = task.space
-        self.strategy = task.strategy
+        self._budget = task.budget
         self.gpu = device.gpu
         self._takes_times = device.takes_times
         self._trial_device = device
@@ -132,10 +132,6 @@ class SweepRun:
         self._began_at = datetime.datetime.now(datetime.UTC)
         self._condition = threading.Condition()  # its lock is reentrant
         self._result: Future[Sweep] = Future()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._result.done()
 
     def start(self) -> Future[Sweep]:
         """Start the sweep, and return its result as a future immediately."""
@@ -201,10 +197,17 @@ class SweepRun:
                 notes.append(
                     f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again."
                 )
-            results = self._device.backend, self._device, tuple(search.rows), search.final
-            seconds = time.monotonic() - self._began
-            note = " ".join(filter(None, notes))
-            return Sweep(self.space, self.strategy, *results, ended, seconds, note, self.name)
+            return Sweep(
+                self.space,
+                self._device,
+                tuple(search.rows),
+                search.final,
+                ended,
+                time.monotonic() - self._began,
+                " ".join(filter(None, notes)),
+                self.name,
+                self._budget,
+            )
 
     def _run(self) -> None:
         thread = threading.Thread(target=self._drive, daemon=True)

@@ -22,16 +22,18 @@ from tilescope.measure import worker
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import BoundedCache, Session
 from tilescope.numbers import count_noun, percent, significant, time_unit
-from tilescope.results import Strategy, Sweep, SweepRow
+from tilescope.results import Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import TRY_ALL
 from tilescope.search import cases
 from tilescope.search.search import Hints, Task, log_errors
 from tilescope.search.sweep_run import SweepRun, make_sweep
 
-# One in CONFIGS_PER_TIMED configs is timed, but at least FEWEST_TIMED.
+# Of each problem, one in CONFIGS_PER_TIMED configs is timed, but at least FEWEST_TIMED.
 CONFIGS_PER_TIMED = 4
 FEWEST_TIMED = 8
+
+# The page times at most this many configs. On the recorded searches, all 212 configs find no better one.
+PAGE_BUDGET = 50
 
 # Number of the most similar problem's fastest configs to try first.
 _WINNERS = 3
@@ -163,9 +165,9 @@ def tune(
             continues = not from_scratch or attempts[number]
             earlier = store.load_sweep(space, tuner.gpu) if continues else None
             budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
-            strategy = TRY_ALL if tries_all else Strategy(budget, patience=None)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
-            running[tuner.submit(Task(space, strategy, earlier, hints))] = number
+            task = Task(space, None if tries_all else budget, earlier, hints)
+            running[tuner.submit(task)] = number
         for future in wait(running, 0.5, FIRST_COMPLETED).done:
             number = running.pop(future)
             attempts[number] += 1
@@ -179,7 +181,7 @@ def tune(
 
 
 class Sweeps:
-    """Runs one sweep at a time, because a sweep takes all cores and the GPU. Clients of the same space share it.
+    """Runs one sweep at a time, because a sweep takes all cores and the GPU. All pages of its space show it.
 
     Args:
         prepare: makes a sweep, as `make_sweep` does.
@@ -199,35 +201,28 @@ class Sweeps:
         # (space, GPU) → the store's latest sweep at that time, and the latest sweep with all its rows.
         self._latest = BoundedCache[tuple[Any, Sweep | None]](_MAX_ENDED)
 
-    def start(
-        self, session: Session, space: Space, from_scratch: bool = False
-    ) -> tuple[SweepRun, bool]:
-        """Start a sweep, or join it if it is running.
+    def start(self, session: Session, space: Space, from_scratch: bool = False) -> SweepRun:
+        """Start a sweep.
 
         Args:
             from_scratch: ignore the rows of earlier sweeps.
 
-        Returns:
-            The sweep, and whether it is new.
-
         Raises:
-            ConfigError: if another sweep is running.
+            ConfigError: if a sweep is running.
         """
         with self._lock:
             if run := self._run:
-                if run.space.identity == space.identity:
-                    return run, False
                 message = f"A sweep of {run.space.size:,} configs of {run.space.base.kernel} runs on this machine; one "
                 raise ConfigError("busy", f"{message}runs at a time. Cancel it, or wait.")
             gpu = resolve_gpu(space.base, session.gpu)
             earlier = None if from_scratch else self._find_latest(session.store, space, gpu)
-            run = self._prepare(session, Task(space, Strategy(), earlier))
+            run = self._prepare(session, Task(space, PAGE_BUDGET, earlier))
             session.before_close(self.cancel)  # cancelling several times is harmless
             self._run = run
             self._seen_at_s = time.monotonic()
             done = run.start()
         threading.Thread(target=self._wait, args=(session.store, run, done), daemon=True).start()
-        return run, True
+        return run
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
         """Return the running sweep if it is of this space and GPU. This call counts as a client's request for it."""
@@ -394,18 +389,28 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    configs, served = short_list(sweeps)
     notes = dict.fromkeys(sweep.note for sweep in sweeps if sweep.note)
-    lines = [title, "", *lines, "", *notes, *_explain_dropped(sweeps)]
-    if configs:
-        verb = "is" if len(configs) == 1 else "are"
-        share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
-        lines.append(
-            f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
-            "@triton.autotune:"
-        )
-        lines += [each.config_line(first.space.parameters) for each in configs]
-    return "\n".join(lines)
+    dropped = _explain_dropped(sweeps)
+    return "\n".join([title, "", *lines, "", *notes, *dropped, *short_list_lines(sweeps)])
+
+
+def short_list_lines(sweeps: Sequence[Sweep]) -> list[str]:
+    """Return a sentence about the short list, and its configs as lines to copy; no lines for an empty list."""
+    configs, served = short_list(sweeps)
+    if not configs:
+        return []
+    verb = "is" if len(configs) == 1 else "are"
+    share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
+    return [
+        f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
+        "@triton.autotune:",
+        *(each.config_line(sweeps[0].space.parameters) for each in configs),
+    ]
+
+
+def sweep_unit(sweep: Sweep) -> tuple[str, float]:
+    """Return the unit of all the sweep's times, and the factor from ms. The best config's time decides."""
+    return time_unit(sweep.time_ms(sweep.best) if sweep.best else 1.0)
 
 
 def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str]:
@@ -414,14 +419,14 @@ def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str
     if best is None:
         return [*problem, *("" for _ in knobs), "–", "", "", *[""] * sweep.is_timed]
     config = [str(vars(best.experiment.config)[name]) for name in knobs]
-    ms = best.median_ms if sweep.is_timed else best.predicted and best.predicted.ms
-    unit, scale = time_unit(ms or 1.0)
+    ms = sweep.time_ms(best)
+    unit, scale = sweep_unit(sweep)
     current = current_row(sweep)
     gain = sweep.slowdown(current) if current else math.inf
     ties = sum(each.is_tie for each in sweep.final.finalists) - 1 if sweep.final else 0
     others = sorted(sweep.slowdown(row) for row in sweep.ranked[1:])
     next_best = "" if not others else "tie" if ties > 0 else f"{others[0]:.3f}"
-    time = f"{significant(ms * scale, 3)} {unit}" if ms else "–"
+    time = f"{significant(ms * scale, 3)} {unit}" if math.isfinite(ms) else "–"
     gain_text = f"{gain:.2f}" if math.isfinite(gain) else "–"
     timed = [f"{sweep.count('timed')} of {len(sweep.rows)}"] * sweep.is_timed
     return [*problem, *config, time, gain_text, next_best, *timed]

@@ -91,12 +91,6 @@ def test_one_worker_is_reserved_for_short_calls(queue):
     assert pop(queue) == "ann 1"
 
 
-def test_short_calls_may_take_every_worker(queue):
-    for name in "abc":
-        push(queue, name, ANN)
-    assert [queue.pop().call.args[0] for _ in range(2)] == ["a", "b"]
-
-
 def test_a_client_over_its_budget_may_not_take_the_reserved_worker_until_its_usage_decays(
     queue, clock
 ):

@@ -165,16 +165,6 @@ def test_launches_that_alternate_between_two_times_make_neither_of_two_equal_cal
     assert times.mean(1) == pytest.approx([1, 1], abs=0.01)
 
 
-def test_each_call_gets_its_own_times_whatever_the_order():
-    device = FakeDevice(1e-6)
-    times = (
-        device.stream([functools.partial(device.launch, ms=ms) for ms in (1.0, 2.0, 3.0)])
-        .batch(20)
-        .times_ms
-    )
-    assert times == pytest.approx(np.repeat([[1.0], [2.0], [3.0]], 20, axis=1))
-
-
 def test_in_order_each_call_is_launched_once():
     device = FakeDevice(1e-6)
     stream = device.stream([functools.partial(device.alternate, number) for number in range(8)])

@@ -29,9 +29,6 @@ def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
     assert timing.samples >= 10
     assert 0 < timing.p20_ms <= timing.median_ms <= timing.p80_ms
     assert timing.tflops == pytest.approx(2 * 1024**3 / timing.median_ms / 1e9)
-    best = result.baseline
-    assert best.ratio == pytest.approx(best.timing.median_ms / timing.median_ms, rel=0.05)
-    assert best.ratio_low <= best.ratio <= best.ratio_high
     assert 0 < result.peak.share < 1.1
     assert result.clock_mhz is None or result.clock_mhz > 100
 

@@ -14,7 +14,6 @@ from tests.waiting import PATIENCE_S, until
 from tilescope.declare.gpus import GPUS, gpu_or_slice
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import Call
-from tilescope.measure.pool import DEADLINES_S
 from tilescope.measure.session import Session
 from tilescope.measure.zero_gpu import LEASE_S, ZeroGpuPool, serve
 from tilescope.results import Failure
@@ -99,13 +98,6 @@ def test_a_dead_worker_is_a_failure_and_the_next_call_gets_another(pool):
     died = call(pool, os._exit, 3, stage="launch")
     assert_failed(died, "launch", "worker_died", "(ZeroGPU worker error: 'GPU task aborted')")
     assert call(pool, describe_process).result(PATIENCE_S)[2]
-
-
-def test_a_hung_worker_is_killed_at_its_deadline(pool, hub, held, monkeypatch):
-    monkeypatch.setitem(DEADLINES_S, "launch", 0.3)
-    assert_failed(pool.submit(held.call("hung")), "launch", "timeout")
-    until(lambda: hub.alive == 0)
-    assert call(pool, describe_process).result(PATIENCE_S)
 
 
 def test_a_hub_that_lends_nothing_is_a_failure_with_its_message(pool, hub):

@@ -73,6 +73,7 @@ def test_a_result_of_a_gpu_takes_precedence_over_shipped_ones(sessions, store, n
     found = sessions(GPUS["H200"]).find_value(of, name)
     assert (found.experiment, found.device.triton) == (of, "9.9")
     assert found.backend == found.device.backend == "recorded"
+    assert found.note.startswith(f"{form.verb} earlier on this machine")
     without_gpu = sessions()
     named = replace(of, gpu="H200")
     for value in (without_gpu.find_value(named, name), without_gpu.submit(named, name).result(0)):

@@ -143,13 +143,21 @@ class FakeDevice:
 
 
 class FakeBuilder:
-    """A pool whose compiles end immediately; `failures` returns the Failure of a config, or None."""
+    """A pool whose compiles end immediately.
+
+    Args:
+        failures: experiment → the Failure of its compile, or None.
+        written: experiment → the share of an expected output that it writes, or None.
+    """
 
     max_concurrency = 4
 
-    def __init__(self, predict=None, failures=lambda experiment: None):
+    def __init__(
+        self, predict=None, failures=lambda experiment: None, written=lambda experiment: None
+    ):
         self.predict = predict or predicting()
         self.failures = failures
+        self.written = written
         self.submitted = []
 
     def submit(self, call):
@@ -157,9 +165,11 @@ class FakeBuilder:
         self.submitted.append(experiment)
         result = Future()
         failure = self.failures(experiment)
-        shared = experiment.config.BLOCK_M * experiment.config.num_stages
-        predicted = SweepPrediction(self.predict(None, experiment), "arithmetic", ())
-        result.set_result(failure or ConfigBuild(64, 0, shared, 1.0, predicted))
+        config = vars(experiment.config)
+        shared = config.get("BLOCK_M", 0) * config.get("num_stages", 0)
+        predicted = SweepPrediction(self.predict(None, experiment), "arithmetic")
+        built = ConfigBuild(64, 0, shared, 1.0, predicted, self.written(experiment))
+        result.set_result(failure or built)
         return result
 
     def close(self):
@@ -195,13 +205,13 @@ class FakeTuner:
 
 
 def make_run(
-    strategy, device=None, predict=None, within=None, builder=None, earlier=None, store=None
+    device=None, predict=None, within=None, builder=None, earlier=None, store=None, budget=None
 ):
     """Make a sweep that resumes from the store by default."""
     predict = predict or predicting()
     store = store or Store(None)
     within = within or grid()
-    task = Task(within, strategy, earlier or store.load_sweep(within, GPU))
+    task = Task(within, budget, earlier or store.load_sweep(within, GPU))
     return SweepRun(task, device or FakeDevice(), builder or FakeBuilder(predict), store, predict)
 
 

@@ -39,21 +39,21 @@ def test_the_interpreter_checks_a_config_and_takes_no_times(session):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "reason"),
+    ("experiment", "backend", "reason"),
     [
-        (LARGE, "The limit is about 20 s"),
-        (replace(SMALL, gpu="B200"), "This machine has no GPU: configs for B200 are only compiled"),
+        (LARGE, "interpreter", "The limit is about 20 s"),
+        (
+            replace(SMALL, gpu="B200"),
+            "predicted",
+            "This machine has no GPU: configs for B200 are only compiled",
+        ),
     ],
     ids=["too slow for the interpreter", "another GPU"],
 )
-def test_a_config_that_cannot_be_checked_is_only_predicted(session, experiment, reason):
-    assert reason in LocalDevice(session, experiment).refusal(experiment)
-
-
-def test_without_its_gpu_a_device_predicts(session):
-    described = LocalDevice(session, replace(SMALL, gpu="B200")).describe()
-    assert described.backend == "predicted"
-    assert described.name == "B200"
+def test_a_config_that_cannot_be_checked_is_only_predicted(session, experiment, backend, reason):
+    device = LocalDevice(session, experiment)
+    assert device.describe().backend == backend
+    assert reason in device.refusal(experiment)
 
 
 def test_cancelling_kills_the_current_trial(session):

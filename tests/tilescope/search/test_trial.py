@@ -102,15 +102,6 @@ def test_each_checked_launch_writes_on_a_poisoned_output(log):
     assert log.launched == [(FAST, True), (WRONG, True), (SLOW, True)]
 
 
-def test_the_first_correct_config_becomes_the_reference_and_a_wrong_one_has_no_times(log):
-    wrong, fast = log.run(WRONG, FAST, phase="explore", turns=10).each
-    assert wrong.reason == "The result is wrong."
-    assert len(wrong.times_ms) == 0
-    assert len(fast.times_ms) == 10
-    assert (fast.times_ms == fast.reference_ms).all()
-    assert log.timed[-1] == [FAST]
-
-
 def test_a_given_reference_is_timed_in_each_turn_and_is_no_outcome(log):
     (fast,) = log.run(FAST, reference=SLOW, turns=7).each
     assert log.timed[-1] == [SLOW, FAST]

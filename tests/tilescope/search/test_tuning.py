@@ -11,9 +11,7 @@ from benchmarks.search import TUNINGS, read_tunings, replay_tuning
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import Experiment, Settings
 from tilescope.declare.space import Space, space_from_json
-from tilescope.results import SweepPrediction
 from tilescope.results.store import Store
-from tilescope.results.sweep import TRY_ALL, ConfigBuild
 from tilescope.search.tune import (
     StoredRows,
     find_hints,
@@ -132,7 +130,7 @@ def test_few_configs_serve_most_problems():
 
 
 def test_configs_without_a_predicted_time_are_counted():
-    sweep = swept(TRY_ALL, FakeDevice(), within=SPACES[0])
+    sweep = swept(FakeDevice(), within=SPACES[0])
     rows = (
         dataclasses.replace(row, status="predicted", predicted=None, estimate=None)
         for row in sweep.rows
@@ -163,7 +161,7 @@ def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
     assert other.identity != within.identity
     device = FakeDevice()
     device.ms_of = lambda experiment: float(experiment.config.BLOCK)
-    swept(TRY_ALL, device, within=within, builder=CaseBuilder(), store=store)
+    swept(device, within=within, builder=FakeBuilder(lambda *_: 1.0), store=store)
     loaded = store.load_sweep(within, GPU)
     assert [row.experiment for row in loaded.rows] == list(within.experiments)
     assert loaded.best.experiment.config.BLOCK == 1
@@ -176,25 +174,9 @@ def test_without_times_a_config_that_writes_less_than_another_is_set_aside():
     device = FakeDevice()
     device.takes_times = False
     device.refusal = lambda experiment: "No GPU."
-    builder = CaseBuilder()
-    builder.written = lambda config: None if config.part == 4 else 1 / config.part
-    found = swept(TRY_ALL, device, within=within, builder=builder)
+    shares = {1: 1.0, 2: 0.5, 4: None}
+    builder = FakeBuilder(lambda *_: 1.0, written=lambda each: shares[each.config.part])
+    found = swept(device, within=within, builder=builder)
     assert [row.status for row in found.rows] == ["predicted", "set aside", "predicted"]
     assert "unwritten" in found.rows[1].reason
     assert "1 config set aside: It leaves elements" in tuned_text([found])
-
-
-class CaseBuilder(FakeBuilder):
-    """Compiles a case at once."""
-
-    @staticmethod
-    def written(config):
-        return None
-
-    def submit(self, call):
-        experiment, *_ = call.args
-        done = Future()
-        predicted = SweepPrediction(1.0, "DRAM", ())
-        written = self.written(experiment.config)
-        done.set_result(ConfigBuild(32, 0, 0, 1.0, predicted, written))
-        return done

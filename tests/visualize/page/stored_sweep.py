@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
-from tilescope.results import Failure, Strategy
+from tilescope.results import Failure
 from tilescope.results.store import Store
 
 VARY = {
@@ -30,7 +30,6 @@ def fill(path):
     )
     predict = predicting(error=0.15)
     swept(
-        Strategy(),
         FakeDevice(
             noise=0.02, wrong=lambda each: each.config.BLOCK_K == 64 and each.config.BLOCK_M == 32
         ),
@@ -41,5 +40,6 @@ def fill(path):
             lambda each: refused if each.config.BLOCK_M * each.config.num_stages > 768 else None,
         ),
         store=store,
+        budget=36,
     )
     store.close()

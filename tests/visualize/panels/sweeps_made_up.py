@@ -77,16 +77,6 @@ def press(panel, button, session, state):
     return slots
 
 
-class OneSweep:
-    """Replaces a page's sweeps: one sweep that has ended, of any space."""
-
-    def __init__(self, sweep):
-        self.find = lambda *_: sweep
-
-    def running(self, *_):
-        return None
-
-
 def finished(sweeps, space, gpu=GPUS["H200"], store=NOTHING):
     """Wait until a sweep has ended and is stored, and return it."""
     return until(lambda: sweeps.running(space, gpu) is None and sweeps.find(store, space, gpu))

@@ -1,6 +1,5 @@
 """The search of the Tune view: the plan, the table, and the one running sweep that clients share."""
 
-import asyncio
 import json
 import re
 
@@ -9,13 +8,11 @@ import orjson
 import pytest
 
 from tests.messages import decode, links, opened, settings_of, text_of
-from tests.stores import again
-from tests.tilescope.search.fakes import FakeDevice, explored, swept
+from tests.tilescope.search.fakes import FakeDevice, swept
 from tests.trees import ROOT
 from tests.visualize.panels.sweeps_made_up import (
     FEW,
     MANY,
-    OneSweep,
     Session,
     finished,
     press,
@@ -26,7 +23,6 @@ from tests.waiting import until
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.results.store import Store
-from tilescope.results.sweep import DONE, TRY_ALL
 from visualize.views.panel import Api
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
@@ -39,12 +35,12 @@ GPU = GPUS["H200"]
 
 def draw(panel, sweep, **fields):
     """Draw a finished sweep."""
-    panel.sweeps = OneSweep(sweep)
+    panel.sweeps.find = lambda *_: sweep
     return panel.draw(Snapshot(state_of(**fields)))
 
 
 def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel):
-    many = swept(TRY_ALL, FakeDevice(noise=0.02), within=space_of(MANY))
+    many = swept(FakeDevice(noise=0.02), within=space_of(MANY))
     slots = draw(panel, many, vary=MANY)
     assert len(slots["sweep-plot"]) > 1000
     assert len(json.dumps(slots, ensure_ascii=False).encode()) < 150_000
@@ -58,7 +54,7 @@ def test_sweeps_of_the_same_configs_of_other_problems_are_drawn_together(panel, 
     spaces = [space_of(M=size) for size in (1024, 2048)]
     others = space_of(layout="NT"), space_of("BLOCK_M=16,32")
     for within in (*spaces, *others):
-        swept(TRY_ALL, FakeDevice(), within=within, store=store)
+        swept(FakeDevice(), within=within, store=store)
     slots = panel.draw(Snapshot(state_of(M=1024), store=store))
     (figure,) = decode(slots["sweep-problems-plot"])["data"]
     assert list(figure["y"]) == ["M 1024", "M 2048"]
@@ -119,7 +115,7 @@ def test_by_default_tiles_around_the_current_one_vary(kernel):
 def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(panel):
     options = {"BLOCK_M": 128, "num_stages": 5}
     state = state_of(**options)
-    sweep = swept(TRY_ALL, within=swept_space(state))
+    sweep = swept(within=swept_space(state))
     slots = draw(panel, sweep, **options)
     assert set(decode(slots["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
     targets = links(slots["sweep-table"].split("<tbody>")[1])
@@ -130,14 +126,15 @@ def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(p
         assert target.view == state.view
 
 
-def test_a_cancelled_sweep_keeps_its_rows_and_resumes_and_a_finished_one_starts_again(
-    panel, started
+def test_a_cancelled_sweep_resumes_after_a_restart_and_a_finished_one_starts_again(
+    panel, started, store
 ):
-    session, state = Session(), state_of(MANY)
+    session, state = Session(store), state_of(MANY)
     space = swept_space(state)
     started.go.clear()
     slots = press(panel, "sweep-start", session, state)
     assert "of 1,152 configs done" in slots["sweep-progress"]
+    press(panel, "sweep-start", session, state)  # it is running already
     assert not panel.has_live_updates(Snapshot(state_of())), "another space"
 
     def cancel_after_some_rows(_):
@@ -147,15 +144,18 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_and_a_finished_one_starts_
 
     started.devices[0].before = cancel_after_some_rows
     started.go.set()
-    cut = finished(panel.sweeps, space)
-    assert "cancelled" in panel.draw(Snapshot(state))["sweep-headline"]
-    press(panel, "sweep-start", session, state)
-    assert finished(panel.sweeps, space).ended in ("complete", "patience")
-    press(panel, "sweep-start", session, state)
-    assert started.done == [(), cut.rows, ()], "the third one starts from scratch"
-    assert not {row.experiment for row in cut.rows if row.status in DONE} & set(
-        explored(started.devices[1])
-    )
+    cut = finished(panel.sweeps, space, store=store)
+    assert cut.source == "measured"
+    assert "cancelled" in panel.draw(Snapshot(state, store=store))["sweep-headline"]
+    panel.sweeps = started.sweeps()
+    recorded = panel.sweeps.find(store, space, GPU)
+    assert (recorded.ranked, recorded.source) == (cut.ranked, "recorded")
+    assert panel.sweeps.find(store, space, GPU) is recorded, "it is read once"
+    for sweeps in (1, 2):
+        press(panel, "sweep-start", session, state)
+        assert finished(panel.sweeps, space, store=store).ended == "budget"
+        assert len(store.sweeps(5)) == sweeps
+    assert started.done == [(), recorded.rows, ()]
 
 
 def test_the_options_are_folded_unless_the_address_has_values_to_vary(panel):
@@ -172,9 +172,7 @@ SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary":
 def test_one_sweep_runs_at_a_time_and_another_one_is_refused_in_a_sentence(started):
     sweeps, session = started.sweeps(), Session()
     started.go.clear()
-    running = sweeps.start(session, space_of())
-    assert running[1]
-    assert sweeps.start(session, space_of()) == (running[0], False)
+    sweeps.start(session, space_of())
     refusal = r"A sweep of 8 configs of matmul\.grouped runs on this machine"
     with pytest.raises(ConfigError, match=refusal):
         sweeps.start(session, space_of(MANY))
@@ -191,26 +189,6 @@ def test_an_abandoned_sweep_is_cancelled(started):
     # No other client looks at the sweep.
     until(lambda: started.devices[0].is_cancelled)
     assert finished(sweeps, space).ended == "cancelled"
-
-
-def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, store):
-    before, space, session = started.sweeps(), space_of(), Session(store)
-
-    def sweep(sweeps, from_scratch=False):
-        sweeps.start(session, space, from_scratch=from_scratch)
-        return finished(sweeps, space, store=store)
-
-    rows = sweep(before).rows
-    assert before.find(store, space, GPU).source == "measured"
-    later = started.sweeps()
-    recorded = later.find(again(store), space, GPU)
-    assert (recorded.rows, recorded.source) == (rows, "recorded")
-    assert later.find(store, space, GPU) is later.find(store, space, GPU), "it is read once"
-    sweep(later)
-    assert len(store.sweeps(5)) == 1
-    sweep(later, from_scratch=True)
-    assert len(store.sweeps(5)) == 2
-    assert started.done == [(), rows, ()]
 
 
 # /sweep
@@ -257,31 +235,11 @@ async def test_an_argument_that_the_endpoint_refuses_starts_nothing(
     assert started.devices == []
 
 
-@pytest.mark.parametrize(("is_joined", "ended"), [(False, "cancelled"), (True, "running")])
-async def test_a_call_that_takes_too_long_replies_with_the_rows_so_far(
-    panel, started, is_joined, ended
-):
+async def test_a_call_that_takes_too_long_replies_with_the_rows_so_far(panel, started):
     panel.max_call_s = 0.1
     started.go.clear()
-    if is_joined:
-        panel.sweeps.start(Session(), space_of())
     reply = await call(panel)
-    assert (reply["ended"], len(reply["rows"])) == (ended, 8)
-    assert started.devices[0].is_cancelled != is_joined
-
-
-async def test_a_client_that_leaves_ends_only_the_sweep_that_it_started(panel, started):
-    started.go.clear()
-    first, second = (asyncio.create_task(call(panel)) for _ in range(2))
-    await asyncio.sleep(0)
-    await asyncio.to_thread(until, lambda: panel.sweeps.running(space_of(), GPU))
-    await asyncio.sleep(0.1)
-    second.cancel()
-    await asyncio.wait([second])
-    assert not started.devices[0].is_cancelled
-    first.cancel()
-    await asyncio.wait([first])
-    assert started.devices[0].is_cancelled
+    assert (reply["ended"], len(reply["rows"])) == ("cancelled", 8)
 
 
 # Open pages.

@@ -12,7 +12,7 @@ import pytest
 
 from tests.experiments import experiment_of
 from tests.messages import opened
-from tests.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
+from tests.results_made_up import H200, INTERPRETER, START, run
 from tests.stores import execute, put_sweep
 from tests.tilescope.search.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
 from tests.visualize.panels.sweeps_made_up import space_of
@@ -20,7 +20,6 @@ from tilescope.declare.knobs import ConfigError, read_fields
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import TRY_ALL
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
 from visualize.views.tune.view import STORE_OFF, HistoryOptions, history, plan_sweep, swept_space
@@ -30,10 +29,10 @@ H100 = replace(H200, name="NVIDIA H100")
 DAY = datetime.timedelta(days=1)
 
 
-def put_runs(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind="run"):
+def put_runs(store, medians, device=H200, of=ONE, gpu="H200"):
     """Store runs with these medians, a day apart."""
     for place, median_ms in enumerate(medians):
-        assert store.put(MEASUREMENTS[kind], gpu, run(of, median_ms, device), since + place * DAY)
+        assert store.put(MEASUREMENTS["run"], gpu, run(of, median_ms, device), START + place * DAY)
 
 
 def ask(store, experiment=None, **arguments):
@@ -44,15 +43,14 @@ def ask(store, experiment=None, **arguments):
 
 def test_the_replies_are_the_approved_ones(store, approve, monkeypatch):
     monkeypatch.setattr("tilescope.results.store.TRITON", "3.7.1")
-    put_runs(store, noisy(0.2, 6))
-    put_runs(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
+    put_runs(store, [0.2, 0.216])
     put_runs(store, [0.9], of=experiment_of())
     put_two_configs(store)
     put_two_configs(store, M=128)
     large = {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 2048}}
     replies = {
-        "a change with a new version": ask(store, large, limit=1),
-        "sweeps of a kernel, and no change among runs of two problems": ask(store, limit=2),
+        "results of an experiment": ask(store, large, limit=1),
+        "all results, and sweeps": ask(store, limit=2),
         "sweeps of a problem": ask(store, {"kernel": "matmul.grouped", "problem": {"M": 128}}),
     }
     approve("history", replies)
@@ -164,7 +162,7 @@ def timed():
         failures=lambda e: refused if (e.config.BLOCK_M, e.config.num_warps) == (64, 2) else None
     )
     device = FakeDevice(wrong=lambda e: e.config.BLOCK_M == 16)
-    return swept(TRY_ALL, device, predicting(error=0.2), within=grid(VARY), builder=builder)
+    return swept(device, predicting(error=0.2), within=grid(VARY), builder=builder)
 
 
 def predict_only(sweep, ms_of=lambda ms: ms):
@@ -175,7 +173,7 @@ def predict_only(sweep, ms_of=lambda ms: ms):
         predicted = row.predicted and replace(row.predicted, ms=ms_of(row.predicted.ms))
         status = {"status": "predicted"} if row.status == "timed" else {}
         rows.append(replace(row, predicted=predicted, **untimed, **status))
-    return replace(sweep, rows=tuple(rows), final=None, backend="predicted")
+    return replace(sweep, rows=tuple(rows), final=None)
 
 
 PLAN = plan_sweep(space_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8"), GPU)
@@ -184,7 +182,7 @@ PLAN = plan_sweep(space_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8"), GPU)
 def test_the_figures_are_the_approved_ones(timed, approve):
     figures = {
         "heatmap": heatmap_figure(timed),
-        "one row": heatmap_figure(swept(TRY_ALL, within=grid({"num_warps": [2, 4]}))),
+        "one row": heatmap_figure(swept(within=grid({"num_warps": [2, 4]}))),
         "one value": heatmap_figure(predict_only(timed, lambda _: 0.5)),
         "expected order": heatmap_figure(PLAN),
     }
@@ -193,7 +191,7 @@ def test_the_figures_are_the_approved_ones(timed, approve):
 
 @pytest.fixture(scope="module")
 def sweep():
-    return swept(TRY_ALL, FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]}))
+    return swept(FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]}))
 
 
 def predict_times(sweep, *times):

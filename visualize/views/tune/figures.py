@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from tilescope.results import Sweep
-from tilescope.search.tune import varying_names
+from tilescope.search.tune import sweep_unit, varying_names
 from visualize.views import theme
-from visualize.views.tune.text import knobs_text, sweep_unit, time_ms
+from visualize.views.tune.text import knobs_text
 
 # Heatmaps of up to this many cells have numbers in them.
 _MAX_NUMBERED_CELLS = 120
@@ -54,7 +54,7 @@ def best_cells(sweep: Sweep) -> Cells:
     configs = [{"": "", **vars(row.experiment.config)} for row in sweep.rows]
     _, scale = sweep_unit(sweep)
     if sweep.has_times:
-        values = [time_ms(row, sweep.is_timed) * scale for row in sweep.rows]
+        values = [sweep.time_ms(row) * scale for row in sweep.rows]
     else:
         values = [sweep.ranks.get(id(row), math.nan) for row in sweep.rows]
     filled = pd.Series(np.nan_to_num(values, nan=np.inf))

@@ -10,12 +10,12 @@ from markupsafe import Markup, escape
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.space import Space
 from tilescope.declare.spec import format_duration, shape_text
-from tilescope.numbers import count_noun, percent, significant, time_unit
+from tilescope.numbers import count_noun, percent, significant
 from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
 from tilescope.results.sweep import TIE, LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
-from tilescope.search.tune import TOLERANCE, short_list
+from tilescope.search.tune import short_list_lines, sweep_unit
 from visualize.views.panel import select_fields
 from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say, table
 from visualize.views.slots import template
@@ -62,18 +62,6 @@ NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 def knobs_text(experiment: Experiment, space: Space) -> str:
     """Return the values of the varied knobs as text."""
     return ", ".join(f"{name} {getattr(experiment.config, name)}" for name, _ in space.varied)
-
-
-def time_ms(row: SweepRow, is_timed: bool) -> float:
-    """Return the time that ranks a row: the median, or the prediction in a sweep without times. NaN if not ranked."""
-    if is_timed:
-        return row.median_ms if row.status == "timed" and row.median_ms else math.nan
-    return row.predicted.ms if row.is_right and row.predicted else math.nan
-
-
-def sweep_unit(sweep: Sweep) -> tuple[str, float]:
-    """Return the unit of all the sweep's times, and the factor from ms. The best config's time decides."""
-    return time_unit(time_ms(sweep.best, sweep.is_timed) if sweep.best else 1.0)
 
 
 def varied_text(space: Space) -> str:
@@ -147,7 +135,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
     preposition = "on" if sweep.is_timed else "for"
     libraries = map(_compare_library, sweep.baselines)
     return headline(
-        f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
+        f"{significant(sweep.time_ms(sweep.best) * scale)} {unit}", what,
         say("{} {} {}.", best, preposition, sweep.best.device),
         ending, tried, *libraries, "" if sweep.is_timed else _predicted_ties(sweep), sweep.note,
     )  # fmt: skip
@@ -252,7 +240,7 @@ def ranking_table(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
         yield Link(sweep.ranks.get(id(row), "–"), address(row))
         yield from (getattr(row.experiment.config, name) for name, _ in sweep.space.varied)
         if sweep.has_times:
-            ms = time_ms(row, sweep.is_timed)
+            ms = sweep.time_ms(row)
             yield "" if math.isnan(ms) else significant(ms * scale, 4)
         if sweep.is_timed:
             fastest = sweep.ranked[0].relative or 1.0
@@ -314,14 +302,8 @@ def tune_hint(command: str) -> Markup:
 
 def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
     """Render the short list of configs, and the command that adds problems."""
-    configs, served = short_list(sweeps)
-    verb = "is" if len(configs) == 1 else "are"
-    lead = say(
-        "{} {} within {} of the best for {} of {} problems. For @triton.autotune:",
-        count_noun(len(configs), "config"), verb, percent(TOLERANCE), round(served * len(sweeps)), len(sweeps),
-    )  # fmt: skip
-    lines = "\n".join(each.config_line() for each in configs)
-    return hint(lead) + Markup("<pre>{}</pre>").format(lines) + tune_hint(command)
+    lead, *lines = short_list_lines(sweeps)
+    return hint(lead) + Markup("<pre>{}</pre>").format("\n".join(lines)) + tune_hint(command)
 
 
 def _compare_library(call: LibraryRatio) -> str:

@@ -21,7 +21,7 @@ from tilescope.declare.space import (
     space,
 )
 from tilescope.measure.session import MEASUREMENTS, Session
-from tilescope.results import Device, Strategy, Sweep, SweepRow
+from tilescope.results import Device, Sweep, SweepRow
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from tilescope.search.trial import concurrent_compiles
@@ -213,11 +213,12 @@ class SweepPanel(Panel):
         yield self.draw(snapshot)
 
     def _start(self, session: Session, state: State) -> Iterator[Slots]:
-        """Start a sweep. It resumes from an interrupted sweep, and ignores the rows of a completed one."""
-        space = swept_space(state)
-        latest = self.sweeps.find(session.store, space, state.gpu)
-        has_ended = latest is not None and latest.ended in ("complete", "patience")
-        self.sweeps.start(session, space, from_scratch=has_ended)
+        """Start a sweep if none is running. Resume an interrupted sweep; ignore the rows of a completed one."""
+        if self._running(state) is None:
+            space = swept_space(state)
+            latest = self.sweeps.find(session.store, space, state.gpu)
+            has_ended = latest is not None and latest.ended in ("complete", "budget", "patience")
+            self.sweeps.start(session, space, from_scratch=has_ended)
         yield self.draw(Snapshot(state, store=session.store, here=session.gpu))
 
     def _cancel(self, session: Session, state: State) -> Iterator[Slots]:
@@ -233,22 +234,18 @@ class SweepPanel(Panel):
         `rows`: each config, the best first; without a GPU by `predicted_ms`. Configs that can't launch have a `reason`.
         """
         space = space_of_call(api.read(experiment), vary)
-        run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space)
+        run = await asyncio.to_thread(self.sweeps.start, api.session, space)
         deadline = time.monotonic() + self.max_call_s
         try:
             # Poll: a blocked thread would delay the app's exit.
             while self.sweeps.running(space, run.gpu) is run:
                 await asyncio.sleep(_POLL_S)
-                if time.monotonic() > deadline and not is_new:
-                    break  # the sweep continues for the client that started it
                 if time.monotonic() > deadline:
                     run.cancel()
         except asyncio.CancelledError:  # the client has left
-            if is_new:
-                await asyncio.to_thread(run.cancel)
+            await asyncio.to_thread(run.cancel)
             raise
-        sweep = run.result() if run.has_ended else run.snapshot()
-        return await asyncio.to_thread(build_reply, sweep)
+        return await asyncio.to_thread(build_reply, run.result())
 
 
 def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
@@ -265,7 +262,7 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
         for row in initial
     ]
     device = Device("predicted", gpu.name, torch="", triton="")
-    return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
+    return Sweep(space, device, tuple(rows), None, "running", 0.0)
 
 
 def _without_sizes(space: Space) -> Json:
@@ -339,7 +336,7 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "gpu": gpu,
         "experiment": replace(sweep.experiment, gpu=gpu).to_json(),
         "vary": {name: list(values) for name, values in sweep.space.varied},
-        "strategy": vars(sweep.strategy),
+        "strategy": {"budget": sweep.budget, "patience": None},
         "device": vars(sweep.device),
         "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
