@@ -19,6 +19,9 @@ from . import Values
 # The folder of this package, whose frames users do not see.
 FOLDER = Path(__file__).parent
 
+# The folder that calls the cases of scripts for `tilescope tune`.
+_SEARCH = FOLDER.parent / "search"
+
 # The place of an event outside the user's code.
 NO_PLACE: Values = {"file": "", "line": 0}
 
@@ -38,7 +41,7 @@ def current_line() -> Values:
 
 
 def _find_line(frames: Iterable[traceback.FrameSummary]) -> Values:
-    folders = (f"{folder}/" for folder in (FOLDER, torch.__path__[0], triton.__path__[0]))
+    folders = (f"{folder}/" for folder in (FOLDER, _SEARCH, torch.__path__[0], triton.__path__[0]))
     skipped = [re.escape(prefix) for prefix in ("<frozen", "<string", *folders)]
     skipped.append(re.escape(str(Path(os.__file__).parent)) + "/(?!(site|dist)-packages/)")
     pattern = re.compile("|".join(skipped))
@@ -51,7 +54,7 @@ def _find_line(frames: Iterable[traceback.FrameSummary]) -> Values:
 
 
 def describe_place(line: Values) -> str:
-    return f"{Path(line['file']).name}:{line['line']}"
+    return f"{Path(line['file']).name}:{line['line']}" if line["line"] else "The case"
 
 
 def describe_stop(error: BaseException, title: str) -> Values:

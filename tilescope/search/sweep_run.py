@@ -197,13 +197,11 @@ class SweepRun:
                     f"with a {self.space.base.run.l2} L2."
                 )
                 notes.append(find_constants(self.gpu)[1])
-            if failed := sum(row.status == "failed" for row in search.rows):
-                notes.append(
-                    f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again."
-                )
+            if any(row.status == "failed" for row in search.rows):
+                notes.append("A resumed sweep tries failed configs again.")
             results = self._device.backend, self._device, tuple(search.rows), search.final
             seconds = time.monotonic() - self._began
-            note = " ".join(filter(None, notes))
+            note = "\n".join(filter(None, notes))
             return Sweep(self.space, self.strategy, *results, ended, seconds, note, self.name)
 
     def _run(self) -> None:
