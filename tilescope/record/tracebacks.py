@@ -19,9 +19,6 @@ from . import Values
 # The folder of this package, whose frames users do not see.
 FOLDER = Path(__file__).parent
 
-# The folder that calls the cases of scripts for `tilescope tune`.
-_SEARCH = FOLDER.parent / "search"
-
 # The place of an event outside the user's code.
 NO_PLACE: Values = {"file": "", "line": 0}
 
@@ -41,9 +38,10 @@ def current_line() -> Values:
 
 
 def _find_line(frames: Iterable[traceback.FrameSummary]) -> Values:
-    folders = (f"{folder}/" for folder in (FOLDER, _SEARCH, torch.__path__[0], triton.__path__[0]))
+    folders = (f"{folder}/" for folder in (torch.__path__[0], triton.__path__[0]))
     skipped = [re.escape(prefix) for prefix in ("<frozen", "<string", *folders)]
     skipped.append(re.escape(str(Path(os.__file__).parent)) + "/(?!(site|dist)-packages/)")
+    skipped.append(f"{re.escape(str(FOLDER.parent))}/(?!page/)")  # our package, except its examples
     pattern = re.compile("|".join(skipped))
     lines = [
         {"file": frame.filename, "line": frame.lineno}

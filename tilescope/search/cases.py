@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tilescope.captures.listings import UnsupportedOperation
@@ -151,19 +152,19 @@ def _describe_build(
     seconds: float,
     predicts: bool = True,
     copies_ms: float = 0.0,
-    outputs: Sequence[tuple[str, int]] = (),
+    outputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> ConfigBuild:
     """Return the resources of the last launch, and its predicted time with the copies before it, if it is known.
 
     Args:
-        outputs: the name of each expected output that is not initialized, and the number of its elements.
+        outputs: the expected outputs that are not initialized, by name.
     """
     launch = capture.content.launches[-1]  # a script may launch kernels before the case's
     kernel = capture.content.kernels[launch.kernel]
     predicted = written = None
     if predicts:
         counts = count_launch(capture, launch)
-        written = _find_written(counts, dict(outputs))
+        written = _find_written(counts, outputs)
         with suppress(UnsupportedOperation):
             time_us = predict_captured(capture, launch, counts, experiment.run.l2 == "warm")
             by_resource = tuple((name, us / 1e3) for name, us in time_us.by_resource_us.items())
@@ -174,15 +175,19 @@ def _describe_build(
     return ConfigBuild(*sizes, seconds, predicted, written)
 
 
-def _find_written(counts: LaunchCounts, outputs: Mapping[str, int]) -> float | None:
+def _find_written(counts: LaunchCounts, outputs: Mapping[str, Any]) -> float | None:
     """Return `written` of a `SweepRow`. An element that is written twice counts twice."""
-    elements = Counter[str]()
+    written_bytes = Counter[str]()
     for op in counts.operations:
         if op.counter not in ("ld", "tma_ld"):
             if len(op.tensors) != 1 or op.tally.refused:
                 return None
-            elements[op.tensors[0]] += op.tally.elements
-    shares = [min(1.0, elements[name] / size) for name, size in outputs.items() if size]
+            name = op.tensors[0]
+            element_bytes = op.instruction.element_bytes if op.instruction else 0
+            if not element_bytes and name in outputs:
+                element_bytes = outputs[name].itemsize  # of a descriptor
+            written_bytes[name] += op.tally.elements * element_bytes
+    shares = [min(1.0, written_bytes[name] / (each.nbytes or 1)) for name, each in outputs.items()]
     return min(shares, default=None)
 
 
@@ -202,11 +207,9 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
                     kernel, grid, keywords, expected = _call_config(experiment)
                 # Elements that a config skips are wrong only if nothing has set them before
                 names = [] if recorder.launches else expected or ()
-                outputs = [
-                    (name, keywords[name].numel())
-                    for name in names
-                    if keywords[name] in uninitialized
-                ]
+                outputs = {
+                    name: keywords[name] for name in names if keywords[name] in uninitialized
+                }
                 kernel[grid](**keywords)
         except OutOfResources as error:
             raise Stopped(Failure("compile", "out_of_resources", str(error))) from error
