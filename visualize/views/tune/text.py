@@ -317,8 +317,9 @@ def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
     configs, served = short_list(sweeps)
     verb = "is" if len(configs) == 1 else "are"
     lead = say(
-        "{} {} within {} of the best for {} of {} problems. For @triton.autotune:",
-        count_noun(len(configs), "config"), verb, percent(TOLERANCE), round(served * len(sweeps)), len(sweeps),
+        "By {} time, {} {} within {} of the best for {} of {} problems. For @triton.autotune:",
+        Mark(sweeps[0].source), count_noun(len(configs), "config"), verb, percent(TOLERANCE),
+        round(served * len(sweeps)), len(sweeps),
     )  # fmt: skip
     lines = "\n".join(each.config_line() for each in configs)
     return hint(lead) + Markup("<pre>{}</pre>").format(lines) + tune_hint(command)
