@@ -136,7 +136,7 @@ def problems_figure(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     return theme.figure(
         "Each config on each problem; empty cells have no time",
         [trace],
-        xaxis=theme.axis("configs, best overall first"),
+        xaxis=theme.axis("configs, best overall first", type="category"),
         yaxis=theme.axis("", type="category", autorange="reversed", automargin=True),
     )
 
