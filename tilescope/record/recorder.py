@@ -66,7 +66,7 @@ the kernel outside the graph, too."
 
 _NOT_OF_GPU = "{} measures time with {}: during a capture, the result is not the GPU's time."
 _NOT_RUN = "which did not run"
-_VALUES = "Pass --values (in Python, values=True) to run launches in the interpreter."
+ADVICE = "Pass --values (in Python, values=True) to run launches in the interpreter."
 
 RUN = jit.JITFunction.run
 
@@ -367,7 +367,7 @@ class Recorder:
         """Return the exception for a function that reads a result of a launch that did not run."""
         line = current_line()
         tensor = f"a tensor (with {function.__name__}) that depends on {launch}."
-        advice = f" {_VALUES}" if launch.endswith(_NOT_RUN) else ""
+        advice = f" {ADVICE}" if launch.endswith(_NOT_RUN) else ""
         message = f"{describe_place(line)} reads {tensor}{advice}"
         self.read = {**line, "kind": "host_read", "message": message}
         self.write("read", self.read)

@@ -38,9 +38,10 @@ def current_line() -> Values:
 
 
 def _find_line(frames: Iterable[traceback.FrameSummary]) -> Values:
-    folders = (f"{folder}/" for folder in (FOLDER, torch.__path__[0], triton.__path__[0]))
+    folders = (f"{folder}/" for folder in (torch.__path__[0], triton.__path__[0]))
     skipped = [re.escape(prefix) for prefix in ("<frozen", "<string", *folders)]
     skipped.append(re.escape(str(Path(os.__file__).parent)) + "/(?!(site|dist)-packages/)")
+    skipped.append(f"{re.escape(str(FOLDER.parent))}/(?!page/)")  # our package, except its examples
     pattern = re.compile("|".join(skipped))
     lines = [
         {"file": frame.filename, "line": frame.lineno}
@@ -51,7 +52,7 @@ def _find_line(frames: Iterable[traceback.FrameSummary]) -> Values:
 
 
 def describe_place(line: Values) -> str:
-    return f"{Path(line['file']).name}:{line['line']}"
+    return f"{Path(line['file']).name}:{line['line']}" if line["line"] else "The case"
 
 
 def describe_stop(error: BaseException, title: str) -> Values:

@@ -109,6 +109,33 @@ class AsIfCuda(torch.overrides.TorchFunctionMode, ContextDecorator):
         return result
 
 
+class UninitializedTensors(torch.overrides.TorchFunctionMode):
+    """The tensors from `torch.empty` and its variants to which no function of torch has written."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._storages = set[str]()
+
+    def __torch_function__(
+        self, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None
+    ) -> Any:
+        result = function(*arguments, **(keywords or {}))
+        name = function.__name__
+        if "empty" in name:
+            self._storages |= self._find_storages(result)
+        elif "out" in (keywords or {}) or (name.endswith("_") and name != "__get__"):
+            self._storages -= self._find_storages((arguments, keywords))
+        return result
+
+    def _find_storages(self, values: Any) -> set[str]:
+        with torch._C.DisableTorchFunction():
+            return {self._recorder.storage(tensor) for tensor in find_tensors(values)}
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return self._find_storages(tensor) <= self._storages
+
+
 def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], options: Values) -> Any:
     """Call a function of torch. Results that do not fit in memory have addresses, but no values."""
     leaves = tree_leaves((arguments, options))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tilescope.captures.listings import UnsupportedOperation
@@ -106,7 +107,7 @@ def _compute_what_is_read(function: Callable[[int], V]) -> V:
     Raises:
         ConfigError: the case reads a tensor that does not fit in memory, or the result of a launch.
     """
-    from tilescope.record.recorder import HostRead
+    from tilescope.record.recorder import ADVICE, HostRead
 
     try:
         return function(_MAX_BYTES)
@@ -114,7 +115,8 @@ def _compute_what_is_read(function: Callable[[int], V]) -> V:
         try:
             return function(sys.maxsize)
         except HostRead as error:
-            raise ConfigError("host_read", str(error)) from error
+            message = str(error).replace(ADVICE, "A case must not read the results of launches.")
+            raise ConfigError("host_read", message) from error
 
 
 def warm_up() -> None:
@@ -147,19 +149,19 @@ def _describe_build(
     seconds: float,
     predicts: bool = True,
     copies_ms: float = 0.0,
-    outputs: Sequence[tuple[str, int]] = (),
+    outputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> ConfigBuild:
     """Return the resources of the last launch, and its predicted time with the copies before it, if it is known.
 
     Args:
-        outputs: the name of each expected output, and the number of its elements.
+        outputs: the expected outputs that are not initialized, by name.
     """
     launch = capture.content.launches[-1]  # a script may launch kernels before the case's
     kernel = capture.content.kernels[launch.kernel]
     predicted = written = None
     if predicts:
         counts = count_launch(capture, launch)
-        written = _find_written(counts, dict(outputs))
+        written = _find_written(counts, outputs)
         with suppress(UnsupportedOperation):
             time_us = predict_captured(capture, launch, counts, experiment.run.l2 == "warm")
             predicted = SweepPrediction(time_us.total_us / 1e3 + copies_ms, time_us.bound_by)
@@ -167,15 +169,19 @@ def _describe_build(
     return ConfigBuild(*sizes, seconds, predicted, written)
 
 
-def _find_written(counts: LaunchCounts, outputs: Mapping[str, int]) -> float | None:
+def _find_written(counts: LaunchCounts, outputs: Mapping[str, Any]) -> float | None:
     """Return `written` of a `SweepRow`. An element that is written twice counts twice."""
-    elements = Counter[str]()
+    written_bytes = Counter[str]()
     for op in counts.operations:
         if op.counter not in ("ld", "tma_ld"):
             if len(op.tensors) != 1 or op.tally.refused:
                 return None
-            elements[op.tensors[0]] += op.tally.elements
-    shares = [min(1.0, elements[name] / size) for name, size in outputs.items() if size]
+            name = op.tensors[0]
+            element_bytes = op.instruction.element_bytes if op.instruction else 0
+            if not element_bytes and name in outputs:
+                element_bytes = outputs[name].itemsize  # of a descriptor
+            written_bytes[name] += op.tally.elements * element_bytes
+    shares = [min(1.0, written_bytes[name] / (each.nbytes or 1)) for name, each in outputs.items()]
     return min(shares, default=None)
 
 
@@ -184,15 +190,21 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
     from triton.runtime import OutOfResources
 
     from tilescope.record.capture_file import write_capture
+    from tilescope.record.without_gpu import UninitializedTensors
 
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
         folder = Path(name)
         try:
-            with _without_gpu(folder, gpu, max_bytes):
-                kernel, grid, keywords, expected = _call_config(experiment)
+            with _without_gpu(folder, gpu, max_bytes) as recorder:
+                with UninitializedTensors(recorder) as uninitialized:
+                    kernel, grid, keywords, expected = _call_config(experiment)
+                # Elements that a config skips are wrong only if nothing has set them before
+                names = [] if recorder.launches else expected or ()
+                outputs = {
+                    name: keywords[name] for name in names if keywords[name] in uninitialized
+                }
                 kernel[grid](**keywords)
-                outputs = [(name, keywords[name].numel()) for name in expected or ()]
         except OutOfResources as error:
             raise Stopped(Failure("compile", "out_of_resources", str(error))) from error
         # A compiler pass raises RuntimeError, and a value that is not allowed for an option AssertionError
@@ -212,14 +224,14 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
 
 
 @contextmanager
-def _without_gpu(folder: Path, gpu: Gpu, max_bytes: int = _MAX_BYTES) -> Iterator[None]:
-    """Record launches instead of running them."""
+def _without_gpu(folder: Path, gpu: Gpu, max_bytes: int = _MAX_BYTES) -> Iterator[Any]:
+    """Record launches instead of running them. Yield the recorder."""
     from tilescope.record.patches import recording
     from tilescope.record.without_gpu import use_compiled_meta_functions
 
     use_compiled_meta_functions()
-    with recording(folder, asdict(gpu), max_bytes=max_bytes, maps_memory=False):
-        yield
+    with recording(folder, asdict(gpu), max_bytes=max_bytes, maps_memory=False) as recorder:
+        yield recorder
 
 
 @functools.cache
@@ -230,12 +242,18 @@ def _find_case(target: str) -> Callable[..., Any]:
         if module_name.partition(".")[0] in (PACKAGE, "visualize"):
             del sys.modules[module_name]
     name, _, case = target.rpartition(":")
-    sys.path.insert(0, str(Path(name).parent))
-    spec = importlib.util.spec_from_file_location("tuned_script", name)
+    folder = Path(name).parent
+    sys.path.insert(0, str(folder))
+    module_name = "tuned_script"
+    while (folder / "__init__.py").exists():  # for relative imports
+        module_name = f"{folder.name}.{module_name}"
+        folder = folder.parent
+    sys.path.insert(1, str(folder))
+    spec = importlib.util.spec_from_file_location(module_name, name)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules["tuned_script"] = module
+    sys.modules[module_name] = module
     with _explain_errors(Path(name).name):
         spec.loader.exec_module(module)
     cases = [
@@ -287,8 +305,7 @@ def _explain_errors(title: str) -> Iterator[None]:
         raise  # the last two affect every config
     except BaseException as error:
         stop = describe_stop(error, title)
-        is_known = stop["line"] and stop["file"] != __file__
-        place = f" ({describe_place(stop)})" if is_known else ""
+        place = f" ({describe_place(stop)})" if stop["line"] else ""
         raise ConfigError("script_failed", f"{stop['message']}{place}") from error
 
 

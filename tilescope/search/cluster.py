@@ -153,7 +153,10 @@ def connect(gpus: int) -> Iterator[Any]:
         client.register_worker_callbacks(setup=prepare_session)
         try:
             yield client
-        except distributed.comm.CommClosedError as error:
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # Dask's errors: CommClosedError, or a time-out while reconnecting
             raise ClusterLost("no_scheduler", _LOST) from error
 
 
@@ -242,7 +245,7 @@ def join(address: str) -> None:
     """Work for a scheduler with all GPUs of this host, until it ends or until Ctrl+C.
 
     Raises:
-        ConfigError: if `distributed` is not installed, or the scheduler does not answer.
+        ConfigError: if `distributed` is not installed, the scheduler does not answer, or a worker is killed.
     """
     _check_installed()
     _open_client(address, "--join").close()
@@ -250,8 +253,8 @@ def join(address: str) -> None:
         start_workers(address, visible_devices() or [""]) as workers,
         contextlib.suppress(KeyboardInterrupt),
     ):
-        for worker in workers:
-            worker.wait()
+        if min(worker.wait() for worker in workers) < 0:
+            raise ClusterLost("worker_died", "A Dask worker of this host was killed.")
 
 
 # The functions below run in a Dask worker.

@@ -193,10 +193,8 @@ class SweepRun:
                     f"with a {self.space.base.run.l2} L2."
                 )
                 notes.append(find_constants(self.gpu)[1])
-            if failed := sum(row.status == "failed" for row in search.rows):
-                notes.append(
-                    f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again."
-                )
+            if any(row.status == "failed" for row in search.rows):
+                notes.append("A resumed sweep tries failed configs again.")
             return Sweep(
                 self.space,
                 self._device,
@@ -204,7 +202,7 @@ class SweepRun:
                 search.final,
                 ended,
                 time.monotonic() - self._began,
-                " ".join(filter(None, notes)),
+                "\n".join(filter(None, notes)),
                 self.name,
                 self._budget,
             )

@@ -6,8 +6,10 @@ this process stores all rows as they arrive, and a repeated tuning resumes from 
 """
 
 import math
+import textwrap
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
@@ -52,6 +54,9 @@ TOLERANCE = 0.02
 
 # The fraction of the problems that the short list should serve.
 SERVED = 0.95
+
+# Maximum number of printed reasons for which configs have no time.
+_MAX_REASONS = 8
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
 _MAX_ENDED = 32
@@ -389,7 +394,7 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    notes = dict.fromkeys(sweep.note for sweep in sweeps if sweep.note)
+    notes = dict.fromkeys(line for sweep in sweeps for line in sweep.note.splitlines())
     dropped = _explain_dropped(sweeps)
     return "\n".join([title, "", *lines, "", *notes, *dropped, *short_list_lines(sweeps)])
 
@@ -399,11 +404,10 @@ def short_list_lines(sweeps: Sequence[Sweep]) -> list[str]:
     configs, served = short_list(sweeps)
     if not configs:
         return []
-    verb = "is" if len(configs) == 1 else "are"
+    few = f"{count_noun(len(configs), 'config')} {'is' if len(configs) == 1 else 'are'}"
     share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
     return [
-        f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
-        "@triton.autotune:",
+        f"By {sweeps[0].source} time, {few} within {percent(TOLERANCE)} of the best for {share}. For @triton.autotune:",
         *(each.config_line(sweeps[0].space.parameters) for each in configs),
     ]
 
@@ -433,15 +437,27 @@ def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str
 
 
 def _explain_dropped(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return a line per reason for which configs have no time, with their number."""
-    reasons: dict[str, int] = {}
-    for sweep in sweeps:
-        for row in sweep.rows:
-            if row.status in ("set aside", "failed", "wrong"):
-                reason = f"{row.status}: {row.reason[:120]}"
-            elif row.status == "predicted" and row.expected is None:
-                reason = "compiled, without a predicted time"
+    """Return a line per reason for which configs have no time, with the number of configs and of problems."""
+    reasons = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    for problem, sweep in enumerate(sweeps):
+        for config, row in enumerate(sweep.rows):
+            status: str = row.status
+            if status in ("set aside", "failed", "wrong"):
+                reason = textwrap.shorten(row.reason, 160, placeholder=" …")
+            elif status == "predicted" and row.expected is None:
+                status, reason = "compiled", "The predicted time is unknown."
+            elif status == "not tried" and sweep.ended == "cancelled":
+                reason = "The search was cancelled."
             else:
                 continue
-            reasons[reason] = reasons.get(reason, 0) + 1
-    return [f"{count_noun(count, 'config')} {reason}" for reason, count in reasons.items()]
+            reasons[status, reason].append((problem, config))
+    lines = []
+    for (status, reason), places in reasons.items():
+        problems, configs = map(len, map(set, zip(*places, strict=True)))
+        where = f" for {problems} of {len(sweeps)} problems" if len(sweeps) > 1 else ""
+        lines.append(f"{count_noun(configs, 'config')} {status}{where}: {reason}")
+    if hidden := len(lines[_MAX_REASONS:]):
+        lines[_MAX_REASONS:] = [
+            f"{count_noun(hidden, 'more reason')} in the JSON that --out writes."
+        ]
+    return lines

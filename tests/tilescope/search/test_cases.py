@@ -1,7 +1,9 @@
 """Cases of scripts: a worker compiles and predicts them without a GPU; on a GPU, they are checked."""
 
 import dataclasses
+import shutil
 from contextlib import closing
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -64,8 +66,12 @@ def case_that_reads(n=8 << 20, BLOCK=1024):
     keywords["n"] = int((keywords["x"] > -100).sum())
     return scale, (triton.cdiv(n, BLOCK),), keywords
 
-def case_of_half(n=1 << 20):
+def case_of_half(n=1 << 20, out="empty"):
     keywords, expected = arguments(n, BLOCK=1024, WRONG=0)
+    if out == "zeros":
+        keywords["out"].zero_()
+    if out == "launched":
+        scale[(n // 1024,)](**keywords)
     return scale, (n // 2048,), keywords, expected
 
 def case_that_launches(n=1 << 24, BLOCK=1024):
@@ -149,6 +155,14 @@ def test_a_case_that_cannot_be_tuned_is_refused_with_a_sentence(pool, script, ca
     assert message in call(pool, describe_case, f"{script}:{case}", GPU).message
 
 
+def test_a_script_in_a_package_has_relative_imports(pool, script, tmp_path):
+    package = shutil.copytree(Path(script).parent, tmp_path / "package")
+    (package / "__init__.py").touch()
+    module = package / "imports.py"
+    module.write_text("from .scale import case")
+    assert call(pool, describe_case, f"{module}:case", GPU).defaults["BLOCK"] == 1024
+
+
 def build_on_a_host_with_two_gpus(*arguments):
     from torch.cuda import random
 
@@ -180,8 +194,12 @@ def test_a_config_is_compiled_and_its_time_predicted(pool, script):
 
 
 def test_the_share_of_an_expected_output_that_a_config_writes_is_counted(pool, script):
-    for case, written in (("case_of_half", 0.5), ("case_without_expected", None)):
-        assert call(pool, build, experiment(script, case), GPU).written == written
+    assert call(pool, build, experiment(script, "case_without_expected"), GPU).written is None
+    # Elements that a config skips keep the zeros, or the results of an earlier launch
+    for out, written in (("empty", 0.5), ("zeros", None), ("launched", None)):
+        assert (
+            call(pool, build, experiment(script, "case_of_half", out=out), GPU).written == written
+        )
 
 
 def test_a_launch_that_is_not_evaluated_has_no_predicted_time(pool, script):

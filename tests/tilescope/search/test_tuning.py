@@ -136,7 +136,8 @@ def test_configs_without_a_predicted_time_are_counted():
         for row in sweep.rows
     )
     unknown = dataclasses.replace(sweep, rows=tuple(rows), final=None)
-    assert "16 configs compiled, without a predicted time" in tuned_text([unknown])
+    assert "16 configs compiled: The predicted time is unknown." in tuned_text([unknown])
+    assert "16 configs compiled for 2 of 2 problems: The" in tuned_text([unknown, unknown])
     assert tuned_json([unknown])["problems"][0]["best"] is None
 
 

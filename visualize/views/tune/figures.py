@@ -107,7 +107,7 @@ def problems_figure(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """Draw the time of each config on each problem, divided by the problem's best time. The best overall comes first.
 
     Args:
-        sweeps: timed sweeps of the same configs, one per problem.
+        sweeps: sweeps of the same configs, one per problem.
     """
     slowdowns = np.array([[sweep.slowdown(row) for row in sweep.rows] for sweep in sweeps])
     order = np.argsort(np.minimum(slowdowns, _SLOW).sum(axis=0), kind="stable")[:_MAX_COLUMNS]
@@ -134,9 +134,9 @@ def problems_figure(sweeps: Sequence[Sweep]) -> dict[str, Any]:
         colorbar=theme.colorbar("time / problem's best"),
     )
     return theme.figure(
-        "Each config on each problem; empty cells were not timed",
+        "Each config on each problem; empty cells have no time",
         [trace],
-        xaxis=theme.axis("configs, best overall first"),
+        xaxis=theme.axis("configs, best overall first", type="category"),
         yaxis=theme.axis("", type="category", autorange="reversed", automargin=True),
     )
 
@@ -161,7 +161,7 @@ def _name_cells(sweep: Sweep, cells: Cells) -> list[dict[str, Any]]:
         if sweep.has_times or not ties:
             named["fastest" if sweep.has_times else "expected fastest"] = *first, -20
     config = {"": "", **vars(sweep.space.base.config)}
-    if config[cells.across] in cells.columns and config[cells.up] in cells.rows:
+    if sweep.space.base in sweep.space.experiments:
         row = cells.rows.index(config[cells.up])
         named["includes current"] = row, cells.columns.index(config[cells.across]), 20
     marks = [

@@ -302,7 +302,7 @@ def tune_hint(command: str) -> Markup:
 
 def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
     """Render the short list of configs, and the command that adds problems."""
-    lead, *lines = short_list_lines(sweeps)
+    lead, *lines = short_list_lines(sweeps) or ["No config has a time."]
     return hint(lead) + Markup("<pre>{}</pre>").format("\n".join(lines)) + tune_hint(command)
 
 

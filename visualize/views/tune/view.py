@@ -175,9 +175,10 @@ class SweepPanel(Panel):
             other = stored.swept_space
             if other and _without_sizes(other) == _without_sizes(space):
                 spaces.setdefault(other.base.problem, other)  # the latest comes first
-        swept = (self.sweeps.find(store, other, state.gpu) for other in spaces.values())
+        found = (self.sweeps.find(store, other, state.gpu) for other in spaces.values())
+        swept = [sweep for sweep in found if sweep and sweep.has_times]
         sweeps = sorted(
-            (sweep for sweep in swept if sweep and sweep.is_timed),
+            [sweep for sweep in swept if sweep.is_timed] or swept,
             key=lambda sweep: tuple(vars(sweep.experiment.problem).values()),
         )
         command = text.tune_command(space)
