@@ -271,7 +271,11 @@ TURNS = 10
 
 @dataclass(frozen=True)
 class ConfigBuild:
-    """The fields of a SweepRow that are known once the config is compiled."""
+    """The fields of a SweepRow that are known once the config is compiled.
+
+    Attributes:
+        reason: why there is no predicted time, as a sentence.
+    """
 
     registers: int
     spilled_bytes: int
@@ -279,6 +283,7 @@ class ConfigBuild:
     compile_s: float
     predicted: SweepPrediction | None
     written: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)

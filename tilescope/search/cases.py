@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -159,14 +159,17 @@ def _describe_build(
     launch = capture.content.launches[-1]  # a script may launch kernels before the case's
     kernel = capture.content.kernels[launch.kernel]
     predicted = written = None
+    why_unknown = ""
     if predicts:
         counts = count_launch(capture, launch)
         written = _find_written(counts, outputs)
-        with suppress(UnsupportedOperation):
+        try:
             time_us = predict_captured(capture, launch, counts, experiment.run.l2 == "warm")
             predicted = SweepPrediction(time_us.total_us / 1e3 + copies_ms, time_us.bound_by)
+        except UnsupportedOperation as error:
+            why_unknown = f"The predicted time is unknown: {error}"
     sizes = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
-    return ConfigBuild(*sizes, seconds, predicted, written)
+    return ConfigBuild(*sizes, seconds, predicted, written, why_unknown)
 
 
 def _find_written(counts: LaunchCounts, outputs: Mapping[str, Any]) -> float | None:

@@ -315,6 +315,7 @@ class SweepRun:
             if isinstance(outcome, ConfigBuild):
                 self._search.add_build(number, outcome)
                 reason = self._trial_device.refusal(self._search.experiments[number])
+                reason = reason and (outcome.reason or reason)
             else:
                 status = "set aside" if outcome.kind in _CONFIG_FAILURES else "failed"
                 reason = "" if outcome.kind == "cancelled" else outcome.message

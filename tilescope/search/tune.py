@@ -442,13 +442,12 @@ def _explain_dropped(sweeps: Sequence[Sweep]) -> list[str]:
     for problem, sweep in enumerate(sweeps):
         for config, row in enumerate(sweep.rows):
             status: str = row.status
-            if status in ("set aside", "failed", "wrong"):
-                reason = textwrap.shorten(row.reason, 160, placeholder=" …")
-            elif status == "predicted" and row.expected is None:
-                status, reason = "compiled", "The predicted time is unknown."
+            reason = textwrap.shorten(row.reason, 160, placeholder=" …")
+            if status == "predicted" and row.expected is None:
+                status = "compiled"
             elif status == "not tried" and sweep.ended == "cancelled":
                 reason = "The search was cancelled."
-            else:
+            elif status not in ("set aside", "failed", "wrong"):
                 continue
             reasons[status, reason].append((problem, config))
     lines = []

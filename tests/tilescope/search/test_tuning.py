@@ -131,12 +131,13 @@ def test_few_configs_serve_most_problems():
 
 def test_configs_without_a_predicted_time_are_counted():
     sweep = swept(FakeDevice(), within=SPACES[0])
+    reason = "The predicted time is unknown: It is too large."
     rows = (
-        dataclasses.replace(row, status="predicted", predicted=None, estimate=None)
+        dataclasses.replace(row, status="predicted", reason=reason, predicted=None, estimate=None)
         for row in sweep.rows
     )
     unknown = dataclasses.replace(sweep, rows=tuple(rows), final=None)
-    assert "16 configs compiled: The predicted time is unknown." in tuned_text([unknown])
+    assert f"16 configs compiled: {reason}" in tuned_text([unknown])
     assert "16 configs compiled for 2 of 2 problems: The" in tuned_text([unknown, unknown])
     assert tuned_json([unknown])["problems"][0]["best"] is None
 
