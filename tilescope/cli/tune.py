@@ -339,7 +339,7 @@ def parse_values(described: CaseDescription, name: str, texts: Sequence[str]) ->
     kind: Callable[[str], Any] = type(default)
     try:
         if isinstance(default, bool):
-            texts = [text.lower() for text in texts]  # as JSON or Python writes them
+            texts = [text.lower() for text in texts]  # of JSON or Python
             kind = {"true": True, "false": False}.__getitem__
         return list(dict.fromkeys(kind(text) for text in texts))
     except (KeyError, ValueError):

@@ -45,8 +45,8 @@ V = TypeVar("V")
 MAX_JOBS = 32
 MAX_JOBS_PER_ADDRESS = 16
 
-# Maximum number of cached results of all measurements together, and of cached kernels and inspections. A timeline, and
-# a kernel whose tile spills, takes a few megabytes. Triton's own cache on disk keeps all kernels.
+# Maximum size of each cache: of the results of all measurements, of compiled kernels and of inspections. A timeline, or
+# a kernel with a spilling tile, takes a few megabytes. Triton's own cache on disk keeps all kernels.
 MAX_RESULTS = 64
 
 

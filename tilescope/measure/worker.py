@@ -23,13 +23,13 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.measure.check import InsufficientMemory
 from tilescope.results import Device, Failure, Stopped
 
-# A module that imports Triton so that it compiles kernels, and does not interpret them.
+# A module that imports Triton in the mode that compiles kernels, not in the one that interprets them.
 PRELOADED = "tilescope.record.preloaded"
 
 # Added to the niceness of workers that do not time a GPU, so that the page's own process has priority.
 _NICENESS = 15
 
-# Allocations of a compile worker after which Python looks for garbage (default: 700). More make no difference.
+# Allocations of a compile worker until the next garbage collection. A higher number saves no more time.
 _ALLOCATIONS = 7000
 
 
@@ -80,7 +80,7 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
     if backend == "compile":
         # There is a worker per core
         sys.modules["torch"].set_num_threads(1)
-        # Collecting garbage that includes the modules' objects takes 16 % of a prediction's time
+        # Otherwise, garbage collection scans the modules' objects, which takes 16 % of a prediction's time
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS)
 

@@ -110,7 +110,7 @@ class AsIfCuda(torch.overrides.TorchFunctionMode, ContextDecorator):
 
 
 class UninitializedTensors(torch.overrides.TorchFunctionMode):
-    """The tensors from `torch.empty` and its variants to which no function of torch has written."""
+    """The tensors from `torch.empty` and its variants that no function of torch has written."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -305,7 +305,7 @@ class Store(Database):
                 Sweep,
                 {**latest.details, "rows": rows},
                 f"stored sweep {latest.name}",
-                ignores_unknown=True,  # earlier versions had further fields
+                ignores_unknown=True,  # earlier versions stored more fields
             )
         except codec.UnreadableRecording as error:
             LOG.warning("A stored sweep can't be read: %s", error)

@@ -52,8 +52,8 @@ class SweepRow:
         predicted: from the compiled code; None without a prediction.
         compile_s: compile time in seconds; None if not compiled.
         registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
-        written: the fraction of an expected output's elements that the config writes, at most; the lowest of all
-            outputs. None if unknown.
+        written: an upper bound on the fraction of an uninitialized expected output's elements that the config writes;
+            the lowest of all such outputs. None if unknown.
         median_ms, low_ms, high_ms: median time of one launch and its 95 % interval; None if not timed.
         samples: number of timed launches.
         relative: the config's time divided by the time of the reference (the sweep's first correct config), the median
@@ -220,7 +220,7 @@ class Sweep:
         return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
 
     def time_ms(self, row: SweepRow) -> float:
-        """Return the time that ranks a row: measured or, if no row was timed, predicted. NaN if not ranked."""
+        """Return a row's measured time or, if no row was timed, its predicted time. NaN if it has none."""
         if self.is_timed:
             return row.median_ms if row.status == "timed" and row.median_ms else math.nan
         return row.predicted.ms if row.is_right and row.predicted else math.nan
@@ -274,7 +274,7 @@ class ConfigBuild:
     """The fields of a SweepRow that are known once the config is compiled.
 
     Attributes:
-        reason: why there is no predicted time, as a sentence.
+        reason: a sentence that says why there is no predicted time; "" if there is one.
     """
 
     registers: int

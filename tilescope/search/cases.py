@@ -151,10 +151,10 @@ def _describe_build(
     copies_ms: float = 0.0,
     outputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> ConfigBuild:
-    """Return the resources of the last launch, and its predicted time with the copies before it, if it is known.
+    """Return the last launch's resources and, if known, its predicted time including the copies before it.
 
     Args:
-        outputs: the expected outputs that are not initialized, by name.
+        outputs: the uninitialized expected outputs, by name.
     """
     launch = capture.content.launches[-1]  # a script may launch kernels before the case's
     kernel = capture.content.kernels[launch.kernel]
@@ -167,13 +167,13 @@ def _describe_build(
             time_us = predict_captured(capture, launch, counts, experiment.run.l2 == "warm")
             predicted = SweepPrediction(time_us.total_us / 1e3 + copies_ms, time_us.bound_by)
         except UnsupportedOperation as error:
-            why_unknown = f"The predicted time is unknown: {error}"
+            why_unknown = str(error)
     sizes = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
     return ConfigBuild(*sizes, seconds, predicted, written, why_unknown)
 
 
 def _find_written(counts: LaunchCounts, outputs: Mapping[str, Any]) -> float | None:
-    """Return `written` of a `SweepRow`. An element that is written twice counts twice."""
+    """Return the value of `SweepRow.written`. An element that is written twice counts twice."""
     written_bytes = Counter[str]()
     for op in counts.operations:
         if op.counter not in ("ld", "tma_ld"):
@@ -202,7 +202,7 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
             with _without_gpu(folder, gpu, max_bytes) as recorder:
                 with UninitializedTensors(recorder) as uninitialized:
                     kernel, grid, keywords, expected = _call_config(experiment)
-                # Elements that a config skips are wrong only if nothing has set them before
+                # A skipped element is wrong only if nothing has initialized it
                 names = [] if recorder.launches else expected or ()
                 outputs = {
                     name: keywords[name] for name in names if keywords[name] in uninitialized

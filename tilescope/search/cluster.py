@@ -45,7 +45,7 @@ _ROWS = "tilescope-rows"
 
 
 class ClusterLost(ConfigError):
-    """The scheduler, or every worker, has ended."""
+    """The scheduler, all workers, or a worker of this host has ended."""
 
 
 class ClusterTuner:

@@ -145,7 +145,7 @@ class Search:
         self._turns = TURNS
         self._finals = 0
         self._queue: list[ConfigTrial] = []  # the rest of a round of the race, and second attempts
-        # Rows that an earlier sweep timed restore its reference.
+        # Restore an earlier sweep's reference from its timed rows
         timed = {
             row.turn: number
             for number, row in enumerate(rows)
@@ -166,7 +166,7 @@ class Search:
 
     @property
     def remaining(self) -> int:
-        """Return an upper bound on the number of configs that no trial has taken yet."""
+        """Return the maximum number of configs that the search may still explore."""
         return min(len(self._pending), self._remaining_budget())
 
     def add_build(self, number: int, build: ConfigBuild) -> None:
@@ -189,7 +189,7 @@ class Search:
                 self._queue.append(self._trial(left, old.phase, old.turns, old.is_retry))
 
     def set_aside_incomplete(self) -> list[int]:
-        """Set aside predicted configs that write less of an output than another one. Return their numbers."""
+        """Set aside predicted configs that write less of an output than another config. Return their indices."""
         written = {
             number: row.written
             for number, row in enumerate(self.rows)
@@ -198,9 +198,7 @@ class Search:
         most = max(written.values(), default=0.0)
         incomplete = [number for number, share in written.items() if share < most]
         for number in incomplete:
-            reason = (
-                "It leaves elements of an expected output unwritten that another config writes."
-            )
+            reason = "It writes fewer elements of an expected output than another config."
             self.drop(number, "set aside", reason)
         return incomplete
 

@@ -34,7 +34,7 @@ from tilescope.search.sweep_run import SweepRun, make_sweep
 CONFIGS_PER_TIMED = 4
 FEWEST_TIMED = 8
 
-# The page times at most this many configs. On the recorded searches, all 212 configs find no better one.
+# The page and `/sweep` time at most this many configs. On the recorded searches, timing all 212 selects no better one.
 PAGE_BUDGET = 50
 
 # Number of the most similar problem's fastest configs to try first.
@@ -55,7 +55,7 @@ TOLERANCE = 0.02
 # The fraction of the problems that the short list should serve.
 SERVED = 0.95
 
-# Maximum number of printed reasons for which configs have no time.
+# Maximum number of reasons to print.
 _MAX_REASONS = 8
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
@@ -186,7 +186,7 @@ def tune(
 
 
 class Sweeps:
-    """Runs one sweep at a time, because a sweep takes all cores and the GPU. All pages of its space show it.
+    """Runs one sweep at a time, because a sweep uses all cores and the GPU. Every page with its space and GPU shows it.
 
     Args:
         prepare: makes a sweep, as `make_sweep` does.
@@ -404,16 +404,17 @@ def short_list_lines(sweeps: Sequence[Sweep]) -> list[str]:
     configs, served = short_list(sweeps)
     if not configs:
         return []
-    few = f"{count_noun(len(configs), 'config')} {'is' if len(configs) == 1 else 'are'}"
+    few = "this config" if len(configs) == 1 else f"one of these {len(configs)} configs"
     share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
+    best = f"the best by {sweeps[0].source} time"
     return [
-        f"By {sweeps[0].source} time, {few} within {percent(TOLERANCE)} of the best for {share}. For @triton.autotune:",
+        f"For {share}, {few} is within {percent(TOLERANCE)} of {best}. For @triton.autotune:",
         *(each.config_line(sweeps[0].space.parameters) for each in configs),
     ]
 
 
 def sweep_unit(sweep: Sweep) -> tuple[str, float]:
-    """Return the unit of all the sweep's times, and the factor from ms. The best config's time decides."""
+    """Choose the unit of a sweep's times by its best time. Return it, and the factor that converts from ms."""
     return time_unit(sweep.time_ms(sweep.best) if sweep.best else 1.0)
 
 
@@ -437,16 +438,16 @@ def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str
 
 
 def _explain_dropped(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return a line per reason for which configs have no time, with the number of configs and of problems."""
+    """Return a line for each reason why configs have no time, with the numbers of configs and problems."""
     reasons = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
     for problem, sweep in enumerate(sweeps):
         for config, row in enumerate(sweep.rows):
             status: str = row.status
             reason = textwrap.shorten(row.reason, 160, placeholder=" …")
             if status == "predicted" and row.expected is None:
-                status = "compiled"
+                status = "without a predicted time"
             elif status == "not tried" and sweep.ended == "cancelled":
-                reason = "The search was cancelled."
+                reason = "The sweep was cancelled."
             elif status not in ("set aside", "failed", "wrong"):
                 continue
             reasons[status, reason].append((problem, config))
@@ -457,6 +458,6 @@ def _explain_dropped(sweeps: Sequence[Sweep]) -> list[str]:
         lines.append(f"{count_noun(configs, 'config')} {status}{where}: {reason}")
     if hidden := len(lines[_MAX_REASONS:]):
         lines[_MAX_REASONS:] = [
-            f"{count_noun(hidden, 'more reason')} in the JSON that --out writes."
+            f"{count_noun(hidden, 'more reason')}: see the JSON that --out writes."
         ]
     return lines

@@ -167,7 +167,7 @@ def find_constants(gpu: Gpu) -> tuple[Constants, str]:
     )
     assumed = (
         f"{gpu.name}: no measurements on this GPU. Its rates are assumed from the datasheet; the L2's rate per SM and "
-        "cycle and all latencies are assumed to be an H100's. The range is from launches on an H100 and an H200."
+        "cycle and all latencies are assumed to be an H100's. Error ranges come from launches on an H100 and an H200."
     )
     return constants, assumed
 

@@ -133,7 +133,7 @@ def test_tilescope_kernels_are_tuned_and_the_earlier_name_accepts_an_experiment(
     status, out, _ = tune("matmul.grouped", *OVER, *SET)
     assert status == 0
     assert "matmul.grouped on H200, timed (warm L2, sustained load)" in out
-    assert "1 config is within 2 % of the best for 2 of 2 problems" in out
+    assert "For 2 of 2 problems, this config is within 2 % of the best by" in out
     experiment = tmp_path / "experiment.json"
     experiment.write_text('{"kernel": "matmul.grouped", "problem": {"M": 256}}')
     assert run_command(run, ["sweep", str(experiment), "--vary", "BLOCK_M=16,128"]) == 0

@@ -122,7 +122,10 @@ def test_few_configs_serve_most_problems():
     assert [each.config.BLOCK_M for each in configs] == [128, 16]
     assert served == 1
     text = tuned_text(sweeps)
-    assert "2 configs are within 2 % of the best for 3 of 3 problems" in text
+    assert (
+        "For 3 of 3 problems, one of these 2 configs is within 2 % of the best by measured time."
+        in text
+    )
     assert 'triton.Config({"BLOCK_M": 128' in text
     result = tuned_json(sweeps)
     assert [each["best"]["BLOCK_M"] for each in result["problems"]] == [128, 128, 16]
@@ -131,14 +134,16 @@ def test_few_configs_serve_most_problems():
 
 def test_configs_without_a_predicted_time_are_counted():
     sweep = swept(FakeDevice(), within=SPACES[0])
-    reason = "The predicted time is unknown: It is too large."
+    reason = "The launch is too large."
     rows = (
         dataclasses.replace(row, status="predicted", reason=reason, predicted=None, estimate=None)
         for row in sweep.rows
     )
     unknown = dataclasses.replace(sweep, rows=tuple(rows), final=None)
-    assert f"16 configs compiled: {reason}" in tuned_text([unknown])
-    assert "16 configs compiled for 2 of 2 problems: The" in tuned_text([unknown, unknown])
+    assert f"16 configs without a predicted time: {reason}" in tuned_text([unknown])
+    assert "16 configs without a predicted time for 2 of 2 problems: The" in tuned_text(
+        [unknown, unknown]
+    )
     assert tuned_json([unknown])["problems"][0]["best"] is None
 
 
@@ -180,5 +185,5 @@ def test_without_times_a_config_that_writes_less_than_another_is_set_aside():
     builder = FakeBuilder(lambda *_: 1.0, written=lambda each: shares[each.config.part])
     found = swept(device, within=within, builder=builder)
     assert [row.status for row in found.rows] == ["predicted", "set aside", "predicted"]
-    assert "unwritten" in found.rows[1].reason
-    assert "1 config set aside: It leaves elements" in tuned_text([found])
+    assert "writes fewer" in found.rows[1].reason
+    assert "1 config set aside: It writes fewer elements" in tuned_text([found])

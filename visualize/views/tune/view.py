@@ -214,7 +214,7 @@ class SweepPanel(Panel):
         yield self.draw(snapshot)
 
     def _start(self, session: Session, state: State) -> Iterator[Slots]:
-        """Start a sweep if none is running. Resume an interrupted sweep; ignore the rows of a completed one."""
+        """Start a sweep unless these settings' sweep is running. Resume an interrupted one, but not a finished one."""
         if self._running(state) is None:
             space = swept_space(state)
             latest = self.sweeps.find(session.store, space, state.gpu)
