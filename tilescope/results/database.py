@@ -27,6 +27,9 @@ MAX_BYTES = 1_000_000_000
 # Seconds that a write waits for another process to finish writing, which takes milliseconds.
 _BUSY_S = 1.0
 
+# A failure is logged again only after this many seconds without it. An almost full disk still accepts small writes.
+_QUIET_S = 60.0
+
 # A `number` increases with each write and is never reused, so it orders rows and serves as a listing's cursor. `key` is
 # a hash of the experiment. `summary`, `details` and `row` are JSON; `recording` is compressed JSON. `changes` counts a
 # sweep's writes. The indexes serve the listing's filters: without them, listing a rare kernel's results scans the file.
@@ -91,6 +94,8 @@ class Database:
         self._file: tuple[int, int] | None = None
         # "read" or "written" → the reason for the failure, and the time of the next attempt.
         self._failures: dict[str, tuple[str, float]] = {}
+        # As in `_failures`, the verb and the reason → when to log the failure again
+        self._quiet_until_s: dict[tuple[str, str], float] = {}
         self.write(lambda _: None)  # detects trouble before there is a result to lose
 
     @property
@@ -150,14 +155,15 @@ class Database:
             return result
 
     def _note(self, verb: str, error: BaseException) -> None:
-        """Remember why the file can't be used. Log each new reason."""
+        """Remember why the file can't be used. Log a reason once, and again after a while without it."""
         reason = _describe(error)
-        before = self._failures.get(verb, ("", 0.0))[0]
-        self._failures[verb] = reason, time.monotonic() + self._pause_s
+        now_s = time.monotonic()
+        self._failures[verb] = reason, now_s + self._pause_s
         if reason == _UNREADABLE:  # writing to a broken file could break it further
             self._failures["written"] = reason, math.inf
-        if reason != before:
+        if now_s > self._quiet_until_s.get((verb, reason), 0.0):
             LOG.warning("%s can't be %s: %s.", self.path, verb, reason)
+        self._quiet_until_s[verb, reason] = now_s + _QUIET_S
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         # If the file was deleted or replaced, reconnect: writes to the old one would be lost.
