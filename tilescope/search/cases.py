@@ -184,6 +184,8 @@ def _find_written(counts: LaunchCounts, outputs: Mapping[str, Any]) -> float | N
             if not element_bytes and name in outputs:
                 element_bytes = outputs[name].itemsize  # of a descriptor
             written_bytes[name] += op.tally.elements * element_bytes
+    if counts.refused or not outputs.keys() <= written_bytes.keys():
+        return None
     shares = [min(1.0, written_bytes[name] / (each.nbytes or 1)) for name, each in outputs.items()]
     return min(shares, default=None)
 

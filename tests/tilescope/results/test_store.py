@@ -198,7 +198,7 @@ def full(path):
 
 @contextlib.contextmanager
 def read_only(path):
-    """Make the file and its folder read-only. Root ignores permissions, so the test then runs as nobody."""
+    """Make the file and its folder read-only. Root ignores permissions, so the test runs as the user nobody."""
     path.chmod(0o444)
     path.parent.chmod(0o555)
     user = os.geteuid()

@@ -206,6 +206,7 @@ def test_a_launch_that_is_not_evaluated_has_no_predicted_time(pool, script):
     built = call(pool, build, experiment(script, "case_of_clusters", num_ctas=2), GPU)
     assert built.registers > 0
     assert built.predicted is None
+    assert built.written is None
     assert "num_ctas" in built.reason
 
 
